@@ -1,0 +1,40 @@
+"""Mutable arrays for JAX that keep their sharding."""
+
+from mutarray import errors
+from mutarray._array import MutableArray, addupdate, freeze, get, set, swap  # noqa: A004
+from mutarray._create import (
+    empty,
+    empty_like,
+    from_callback,
+    full,
+    full_like,
+    mutable_array,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from mutarray._items import ds
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MutableArray",
+    "addupdate",
+    "ds",
+    "empty",
+    "empty_like",
+    "errors",
+    "freeze",
+    "from_callback",
+    "full",
+    "full_like",
+    "get",
+    "mutable_array",
+    "ones",
+    "ones_like",
+    "set",
+    "swap",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,201 @@
+"""The one door to JAX that is private or differs between versions.
+
+No other file of mutarray names ``jax._src``, ``jax.experimental`` or a JAX version. Each function
+here says what it stands for, so that the day JAX offers it in public, one line changes.
+
+Supported: JAX 0.9 to 0.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax._src import core, source_info_util
+from jax._src import shard_map as _shard_map
+from jax._src.sharding_impls import GSPMDSharding
+from jax._src.state.types import AbstractRef
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+try:  # JAX >= 0.10
+    from jax._src.indexing import Slice
+except ImportError:  # JAX 0.9
+    from jax._src.state.indexing import Slice
+
+# Traces ------------------------------------------------------------------------------------------
+
+
+def current_trace() -> Any:
+    """The trace that operations called now belong to."""
+    return core.trace_ctx.trace
+
+
+def in_trace() -> bool:
+    """Whether operations called now are recorded or transformed rather than run."""
+    return core.trace_ctx.trace is not core.eval_trace
+
+
+def is_tracer(x: Any) -> bool:
+    """Whether ``x`` stands for a value that is not known yet."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def manual_axes() -> frozenset[str]:
+    """The mesh axes over which the code runs shard by shard (inside a ``shard_map``)."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return frozenset(mesh.manual_axes) if mesh is not None and not mesh.empty else frozenset()
+
+
+# Refs --------------------------------------------------------------------------------------------
+
+
+class Lender(Protocol):
+    """What the door needs of a cell: an array that JAX may read, donate and replace in place."""
+
+    def lend(self) -> jax.Array: ...
+
+
+class _Door(core.ArrayRefImpl):
+    """The inside of a ``jax.Ref`` whose buffer is whatever its cell lends at that moment.
+
+    JAX reads ``_buf`` when it collects the arguments of a call, and again after the call, to put
+    the new buffers into the same array object; it never assigns to it.
+    """
+
+    def __init__(self, aval: AbstractRef, lender: Lender):
+        self._aval = aval
+        self._lender = lender
+
+    @property
+    def _buf(self) -> jax.Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._lender.lend()
+
+    @_buf.setter
+    def _buf(self, value: object) -> None:
+        raise AssertionError("JAX assigned to a Ref's buffer: this JAX is newer than mutarray")
+
+
+def make_door(x: jax.Array, lender: Lender) -> Any:
+    """A ``jax.Ref`` for traces, with the type of ``x`` in device memory, backed by ``lender``."""
+    aval = core.typeof(x)
+    if aval.memory_space != core.MemorySpace.Device:
+        aval = aval.update(memory_space=core.MemorySpace.Device)
+    ref_aval = AbstractRef(aval)
+    return core.Ref(ref_aval, _Door(ref_aval, lender))
+
+
+def lender_of(ref: Any) -> Any:
+    """The cell behind a Ref that `make_door` made, else ``None``."""
+    door = getattr(ref, "_refs", None) if type(ref) is core.Ref else None
+    return door._lender if isinstance(door, _Door) else None
+
+
+def is_ref(x: Any) -> bool:
+    """Whether ``x`` is a ``jax.Ref``, or stands for one in a trace."""
+    return isinstance(x, core.Ref)
+
+
+@contextmanager
+def _origin(source: Any) -> Iterator[None]:
+    """Operations inside are said to come from ``source`` in JAX's error messages."""
+    with source_info_util.user_context(source.traceback, name_stack=source.name_stack):
+        yield
+
+
+def here() -> Any:
+    """The place in the user's code that runs now, for error messages."""
+    return source_info_util.current()
+
+
+def summarize(source: Any) -> str:
+    """``file:line (function)`` of a place that `here` gave."""
+    return source_info_util.summarize(source)
+
+
+def new_ref(value: Any, trace: Any, source: Any) -> Any:
+    """A Ref with the contents ``value``, made in ``trace``, said to be made at ``source``."""
+    with core.set_current_trace(trace), _origin(source):
+        return jax.new_ref(value)
+
+
+# Shardings ---------------------------------------------------------------------------------------
+
+
+def explicit_spec(x: jax.Array) -> tuple[Any, PartitionSpec] | None:
+    """Mesh and spec in the type of ``x``, where its mesh has explicit axes; else ``None``."""
+    sharding = jax.typeof(x).sharding
+    mesh = sharding.mesh
+    if mesh.empty or AxisType.Explicit not in mesh.axis_types:
+        return None
+    return mesh, sharding.spec
+
+
+def reshard(x: jax.Array, mesh: Any, spec: PartitionSpec) -> jax.Array:
+    """``x`` with another spec in its type, on a mesh with explicit axes."""
+    return jax.sharding.reshard(x, NamedSharding(mesh, spec))
+
+
+def replicated(sharding: Sharding) -> Sharding:
+    """The sharding on the same devices, in device memory, that gives each the whole array."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    if isinstance(sharding, SingleDeviceSharding):
+        return SingleDeviceSharding(next(iter(sharding.device_set)))
+    return GSPMDSharding.get_replicated(sharding._internal_device_list)
+
+
+def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
+    """A second array object over the same buffers, under an equal ``sharding`` object."""
+    shards = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
+
+
+def custom_layout(x: jax.Array) -> Any:
+    """The ``Format`` of ``x`` if the order of its dimensions in memory is not C's, else ``None``."""
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        return None
+    layout = x.format.layout
+    order = getattr(layout, "major_to_minor", None)
+    return x.format if order is not None and tuple(order) != tuple(range(x.ndim)) else None
+
+
+def to_host(x: jax.Array) -> np.ndarray:
+    """The values of a concrete array, also while a trace is running."""
+    with core.eval_context():
+        return np.asarray(x)
+
+
+# Eager shard_map ---------------------------------------------------------------------------------
+
+
+def _install_eager_shard_map() -> None:
+    """Lets an eager ``jax.shard_map`` take Refs, by running it under ``jax.jit``.
+
+    Eager ``shard_map`` refuses Refs and asks for a ``jit`` around it (jax-ml/jax#36000); this puts
+    that ``jit`` there. Calls without a Ref among the arguments are not touched.
+    """
+    original: Callable[..., Any] = core.EvalTrace.process_shard_map  # pyright: ignore
+
+    def process_shard_map(trace: Any, prim: Any, fun: Any, args: Any, **params: Any) -> Any:
+        if not any(type(x) is core.Ref for x in args):
+            return original(trace, prim, fun, args, **params)
+        trees: list[Any] = []
+
+        def staged(*args: Any) -> list[Any]:
+            if hasattr(_shard_map.ShardMapPrimitive, "skip_canonicalization"):  # JAX >= 0.10
+                out = prim.bind(*args, subfuns=(fun,), **params)
+            else:
+                out = prim.bind(fun, *args, **params)
+            trees.append(out)
+            return list(out)
+
+        values = jax.jit(staged)(*args)
+        return trees[0].update(values) if hasattr(trees[0], "update") else values
+
+    core.EvalTrace.process_shard_map = process_shard_map  # pyright: ignore
+
+
+_install_eager_shard_map()

@@ -1,0 +1,323 @@
+"""Reads and writes on one block, in the canonical order of a `Form`.
+
+A block is any array that lies whole where the code runs: the whole array in the general engine, one
+shard's block in the others. Pure functions, used inside compiled programs; positions are operands.
+
+A selection has two stages. The *spans* take a sub-array: a window of at most their extent along
+each dimension, thinned by the step; dimensions with index arrays stay whole in it. The *points*
+pick from that sub-array. A write goes back the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from mutarray._cast import trim
+from mutarray._select import Form, Span
+
+Operands = Sequence[Any]
+
+
+# Core <-> result ---------------------------------------------------------------------------------
+
+
+def to_result(core: jax.Array, form: Form) -> jax.Array:
+    """Selected elements in canonical order → as the user sees them."""
+    p, at = len(form.points_shape or ()), form.points_at
+    core = lax.rev(core, _flipped(form))
+    order = (*range(p, p + at), *range(p), *range(p + at, core.ndim))
+    return jnp.transpose(core, order).reshape(form.result_shape)
+
+
+def to_core(value: jax.Array, form: Form) -> jax.Array:
+    """A value as the user gives it → broadcast, in canonical order."""
+    p, at = len(form.points_shape or ()), form.points_at
+    value = value.reshape(trim(value.shape, len(form.result_shape)))
+    core = form.core_shape
+    between = (*core[p : p + at], *core[:p], *core[p + at :])
+    value = jnp.broadcast_to(value, form.result_shape).reshape(between)
+    order = (*range(at, at + p), *range(at), *range(at + p, len(core)))
+    return lax.rev(jnp.transpose(value, order), _flipped(form))
+
+
+def _flipped(form: Form) -> tuple[int, ...]:
+    p = len(form.points_shape or ())
+    return tuple(p + k for k, span in enumerate(form.spans) if span.flip)
+
+
+# Positions ---------------------------------------------------------------------------------------
+
+
+def _position(x: Any, n: int, wrap: bool) -> jax.Array:
+    """Positions as a signed type that holds ``n``, wrapped once; what is out of range stays so."""
+    x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        info = jnp.iinfo(x.dtype)
+        x = jnp.minimum(x, jnp.asarray(min(n, info.max), x.dtype)) if info.bits >= 32 else x
+    wide = jnp.int64 if n > jnp.iinfo(jnp.int32).max else jnp.int32
+    if x.dtype.itemsize > 4 and wide == jnp.int32:
+        x = jnp.clip(x, -n - 1, n)
+    x = x.astype(wide)
+    return jnp.where(x < 0, x + n, x) if wrap else x
+
+
+def _bases(form: Form, starts: Operands) -> tuple[list[Any], list[Any]]:
+    """For each dimension where the window of its span starts, and how far the span lies off that.
+
+    The offset is ``None`` but for loose spans, which may reach out of range.
+    """
+    bases: list[Any] = []
+    offsets: list[Any] = []
+    given = iter(starts)
+    for n, dim in zip(form.shape, form.dims, strict=True):
+        if not isinstance(dim, Span):
+            bases.append(0)
+            offsets.append(None)
+            continue
+        start = next(given)
+        if dim.rule == "exact":
+            bases.append(start)
+            offsets.append(None)
+            continue
+        start = _position(start, n, form.wrap)
+        base = jnp.clip(start, 0, n - min(dim.extent, n))
+        bases.append(base)
+        offsets.append(start - base if dim.rule == "loose" else None)
+    return bases, offsets
+
+
+def _extents(form: Form) -> tuple[int, ...]:
+    return tuple(
+        dim.extent if isinstance(dim, Span) else n
+        for n, dim in zip(form.shape, form.dims, strict=True)
+    )
+
+
+def _along(values: jax.Array, axis: int, ndim: int) -> jax.Array:
+    """A vector along one axis of an array."""
+    return values.reshape(tuple(-1 if d == axis else 1 for d in range(ndim)))
+
+
+# Spans -------------------------------------------------------------------------------------------
+
+
+def _window(x: jax.Array, bases: Operands, extents: tuple[int, ...]) -> jax.Array:
+    if extents == x.shape:
+        return x
+    return lax.dynamic_slice(x, [jnp.asarray(b) for b in _same_type(bases)], extents)
+
+
+def _same_type(bases: Operands) -> list[jax.Array]:
+    """Starts of one integer type, as XLA wants them."""
+    arrays = [jnp.asarray(b) for b in bases]
+    wide = any(a.dtype.itemsize > 4 for a in arrays)
+    return [a.astype(jnp.int64 if wide else jnp.int32) for a in arrays]
+
+
+def read_spans(x: jax.Array, form: Form, starts: Operands, fill: Any) -> jax.Array:
+    """The sub-array that the spans take; dimensions with index arrays stay whole."""
+    bases, offsets = _bases(form, starts)
+    sub = _window(x, bases, _extents(form))
+    for d, (dim, offset) in enumerate(zip(form.dims, offsets, strict=True)):
+        if not isinstance(dim, Span):
+            continue
+        if offset is None:
+            sub = lax.slice_in_dim(sub, 0, None, dim.step, d) if dim.step > 1 else sub
+            continue
+        taken = offset + jnp.arange(dim.size, dtype=offset.dtype) * dim.step
+        inside = (taken >= 0) & (taken < dim.extent)
+        sub = jnp.take(sub, jnp.clip(taken, 0, dim.extent - 1), axis=d, mode="clip")
+        sub = jnp.where(_along(inside, d, sub.ndim), sub, fill)
+    return sub
+
+
+def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> jax.Array:
+    """``x`` with ``sub`` where the spans lie."""
+    bases, offsets = _bases(form, starts)
+    extents = _extents(form)
+    keep: jax.Array | None = None
+    for d, (dim, offset) in enumerate(zip(form.dims, offsets, strict=True)):
+        if not isinstance(dim, Span) or (dim.step == 1 and offset is None):
+            continue
+        place = jnp.arange(dim.extent, dtype=jnp.int32)
+        if offset is not None:
+            place = place - offset
+        inside = (place >= 0) & (place < dim.extent) & (place % dim.step == 0)
+        source = jnp.clip(place // dim.step, 0, dim.size - 1)
+        sub = jnp.take(sub, source, axis=d, mode="clip")
+        along = _along(inside, d, x.ndim)
+        keep = along if keep is None else keep & along
+    if keep is not None:
+        sub = jnp.where(keep, sub, _window(x, bases, extents))
+    if extents == x.shape:
+        return sub
+    return lax.dynamic_update_slice(x, sub, _same_type(bases))
+
+
+# Points ------------------------------------------------------------------------------------------
+
+
+def _positions(form: Form, points: Operands) -> list[jax.Array]:
+    """The index arrays, flat and of equal length."""
+    shape = form.points_shape or ()
+    count = math.prod(shape)
+    flat = []
+    for d, p in zip(form.point_dims, points, strict=True):
+        n = form.shape[d]
+        p = _position(p, n, form.wrap)
+        p = jnp.clip(p, 0, n - 1) if form.rule == "clip" else jnp.where(p < 0, n, p)
+        flat.append(jnp.broadcast_to(p, shape).reshape(count))
+    wide = any(p.dtype.itemsize > 4 for p in flat)
+    return [p.astype(jnp.int64) for p in flat] if wide else flat
+
+
+def _pick(sub: jax.Array, form: Form, points: Operands, fill: Any) -> jax.Array:
+    """What the index arrays pick from the sub-array, in canonical order."""
+    if not form.point_dims:  # boolean scalars alone
+        return jnp.broadcast_to(sub, (*(form.points_shape or ()), *sub.shape))
+    dims = form.point_dims
+    picked = lax.gather(
+        sub,
+        jnp.stack(_positions(form, points), axis=-1),
+        lax.GatherDimensionNumbers(
+            offset_dims=tuple(range(1, 1 + len(form.spans))),
+            collapsed_slice_dims=dims,
+            start_index_map=dims,
+        ),
+        slice_sizes=tuple(1 if d in dims else n for d, n in enumerate(sub.shape)),
+        mode="fill" if form.rule == "drop" else "clip",
+        fill_value=fill if form.rule == "drop" else None,
+    )
+    return picked.reshape(form.core_shape)
+
+
+def last_of_each(positions: list[jax.Array]) -> jax.Array:
+    """Which points are not overwritten by a later point at the same position.
+
+    One stable sort of the points, so it costs what is written, whatever the array's size.
+    """
+    count = positions[0].shape[0]
+    order = jnp.arange(count, dtype=jnp.int32)
+    *keys, order = lax.sort((*positions, order), num_keys=len(positions) + 1)
+    differs = [k[1:] != k[:-1] for k in keys]
+    last = jnp.concatenate([jnp.any(jnp.stack(differs), axis=0), jnp.ones(1, bool)])
+    return jnp.zeros(count, bool).at[order].set(last, unique_indices=True)
+
+
+_SCATTERS: dict[str, Callable[..., jax.Array]] = {
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "multiply": lax.scatter_mul,
+    "min": lax.scatter_min,
+    "max": lax.scatter_max,
+}
+
+_COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "set": lambda old, new: new,
+    "add": jnp.add,
+    "multiply": jnp.multiply,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+}
+
+OPS = tuple(_SCATTERS)
+
+
+def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: str) -> jax.Array:
+    """The sub-array with ``core`` put where the index arrays point."""
+    count = math.prod(form.points_shape or ())
+    core = core.reshape(count, *sub_shape(form))
+    if not form.point_dims:  # boolean scalars alone: the same place, ``count`` times
+        for k in range(count):
+            sub = _COMBINE[op](sub, core[k])
+        return sub
+    positions = _positions(form, points)
+    unique = form.unique or count == 1
+    if op == "set" and not unique:
+        first = positions[0]
+        away = form.shape[form.point_dims[0]] + jnp.arange(count, dtype=first.dtype)
+        positions[0] = jnp.where(last_of_each(positions), first, away)
+        unique = True
+    if sub.dtype == jnp.bool_ and op in ("add", "multiply"):  # XLA adds no booleans
+        op = "max" if op == "add" else "min"
+    dims = form.point_dims
+    return _SCATTERS[op](
+        sub,
+        jnp.stack(positions, axis=-1),
+        core,
+        lax.ScatterDimensionNumbers(
+            update_window_dims=tuple(range(1, core.ndim)),
+            inserted_window_dims=dims,
+            scatter_dims_to_operand_dims=dims,
+        ),
+        unique_indices=unique and op == "set",
+        mode="drop",
+    )
+
+
+def sub_shape(form: Form) -> tuple[int, ...]:
+    """The shape of one point's window: the spans' sizes."""
+    return form.core_shape[len(form.points_shape or ()) :]
+
+
+# Whole reads and writes --------------------------------------------------------------------------
+
+
+def read(x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any) -> jax.Array:
+    """The selected elements of a block, in canonical order.
+
+    Args:
+        x: the block, of shape ``form.shape``.
+        form: what to select.
+        starts: for each span its start.
+        points: for each dimension with an index array that array.
+        fill: what stands for elements out of range; a scalar of the block's dtype.
+    """
+    if math.prod(form.core_shape) == 0:
+        return jnp.zeros(form.core_shape, x.dtype)
+    sub = read_spans(x, form, starts, fill)
+    return sub if form.points_shape is None else _pick(sub, form, points, fill)
+
+
+def write(
+    x: jax.Array,
+    form: Form,
+    starts: Operands,
+    points: Operands,
+    mask: Any,
+    core: jax.Array,
+    op: str = "set",
+) -> jax.Array:
+    """The block with ``core`` written to, or combined with, the selected elements.
+
+    Args:
+        x: the block, of shape ``form.shape``.
+        form: what to select.
+        starts: for each span its start.
+        points: for each dimension with an index array that array.
+        mask: a boolean array over ``form.mask_dims``, or ``None``.
+        core: the value in canonical order, of the block's dtype.
+        op: one of `OPS`.
+    """
+    if math.prod(form.core_shape) == 0 or x.size == 0:
+        return x
+    if op == "set" and form.points_shape is None:
+        return write_spans(x, form, starts, core)
+    sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
+    if form.mask_dims is not None:
+        inside = jnp.expand_dims(
+            mask, [d for d in range(x.ndim) if d not in form.mask_dims]
+        )
+        value = core.reshape(sub_shape(form))
+        sub = jnp.where(inside, _COMBINE[op](sub, value), sub)
+    elif form.points_shape is None:
+        sub = _COMBINE[op](sub, core)
+    else:
+        sub = _place(sub, form, points, core, op)
+    return write_spans(x, form, starts, sub)

@@ -1,0 +1,138 @@
+"""get / set / swap / accumulate / freeze: select → engine → cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from mutarray import _cast, _eager, _jaxapi, _traced
+from mutarray._cell import BufferCell, Cell
+from mutarray._layout import check_sharding
+from mutarray._select import Selection, select
+from mutarray._types import Index
+from mutarray.errors import BadShardingError, CastError
+
+
+def _is_eager(cell: Cell) -> bool:
+    return isinstance(cell, BufferCell) and not _jaxapi.in_trace()
+
+
+def get(
+    cell: Cell,
+    index: Index,
+    mode: str | None = None,
+    wrap: bool = True,
+    fill: Any = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    """What ``index`` takes from the array; a read of all of it outside a trace is a snapshot."""
+    selection = select(cell.shape, index, writing=False, mode=mode, wrap=wrap)
+    if fill is not None:
+        fill = _cast.as_value(fill)
+        _cast.check_cast(fill, cell.dtype)
+    out = _out_sharding(out_sharding, cell, selection)
+    if not _is_eager(cell):
+        return _traced.read(cell.traced_value(), cell.home, selection, fill, out and out.spec)
+    assert isinstance(cell, BufferCell)
+    with cell.lock:
+        if selection.form.is_whole:
+            whole = cell.snapshot()
+            return whole if out is None else jax.device_put(whole, out)
+        return _eager.read(cell.array(), cell.sharding, selection, fill, out)
+
+
+def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
+    """``out_sharding=`` as a sharding of the result; a bare spec is meant on the array's mesh."""
+    if given is None:
+        return None
+    if isinstance(given, PartitionSpec):
+        home = cell.sharding
+        if not isinstance(home, NamedSharding):
+            raise BadShardingError(
+                f"out_sharding={given} is a bare spec, and the array lives on no mesh "
+                f"({home}): pass NamedSharding(mesh, {given})"
+            )
+        given = NamedSharding(home.mesh, given)
+    check_sharding(selection.form.result_shape, given)
+    if not isinstance(given, NamedSharding) and not _is_eager(cell):
+        raise BadShardingError(
+            f"out_sharding={given} inside of a trace must be a NamedSharding or a PartitionSpec"
+        )
+    return given
+
+
+def put(
+    cell: Cell,
+    index: Index,
+    value: Any,
+    mode: str | None = None,
+    wrap: bool = True,
+    unique: bool = False,
+    op: str = "set",
+) -> None:
+    """Writes ``value`` where ``index`` points, or combines it with what is there."""
+    selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
+    value = _checked(cell, selection, value, op)
+    if not _is_eager(cell):
+        old = cell.traced_value()
+        cell.traced_replace(
+            _traced.write(old, cell.home, selection, _cast_to(value, cell.dtype), op)
+        )
+        return
+    assert isinstance(cell, BufferCell)
+    with cell.lock:
+        cell.replace(_eager.write(cell.array(), cell.sharding, selection, value, op))
+
+
+def swap(
+    cell: Cell, index: Index, value: Any, mode: str | None = None, wrap: bool = True
+) -> jax.Array:
+    """Writes ``value`` where ``index`` points, and returns what was there before."""
+    if not _is_eager(cell):
+        old = get(cell, index, mode, wrap)
+        put(cell, index, value, mode, wrap)
+        return old
+    assert isinstance(cell, BufferCell)
+    with cell.lock:
+        old = get(cell, index, mode, wrap)
+        put(cell, index, value, mode, wrap)
+        return old
+
+
+def _checked(cell: Cell, selection: Selection, value: Any, op: str) -> Any:
+    """The value as a scalar or an array that casts and broadcasts; raises before any write."""
+    value = _cast.as_value(value)
+    _cast.check_cast(value, cell.dtype)
+    if op != "set" and _cast.is_key(cell.dtype):
+        raise CastError("PRNG keys cannot be accumulated: write them with m[idx] = keys")
+    form = selection.form
+    _cast.check_broadcast(value, form.result_shape, masked=form.mask_dims is not None)
+    return value
+
+
+def _cast_to(value: Any, dtype: Any) -> jax.Array:
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value).astype(dtype)
+    return jnp.asarray(value) if value.dtype == dtype else jnp.asarray(value).astype(dtype)
+
+
+def freeze(cell: Cell) -> jax.Array:
+    """The contents, whose buffers the caller now owns; the cell is spent."""
+    return cell.give_up(
+        f"this mutable array of shape {cell.shape} was frozen, and its buffers belong to the array "
+        "that mu.freeze returned: use that, or make it mutable again with mu.mutable_array"
+    )
+
+
+def snapshot(cell: Cell) -> jax.Array:
+    """The contents as an immutable array."""
+    return get(cell, ...)
+
+
+def sharding(cell: Cell) -> Sharding:
+    """The sharding; inside a trace, what is known of it."""
+    return cell.sharding or jax.typeof(cell.traced_value()).sharding

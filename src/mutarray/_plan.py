@@ -1,0 +1,154 @@
+"""Selection × layout → plan: which shards, which box of each, which part of the value.
+
+Pure: host integers in, host integers out. A plan exists for selections that are known on the host;
+what is traced is decided on the devices, by the same rules (`_traced`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mutarray._layout import Layout, Shard
+from mutarray._select import Points, Selection, Span
+
+
+class SpanPart(NamedTuple):
+    """The part of a span that falls into one block.
+
+    Attributes:
+        start: the first position, counted from the start of the block.
+        size: how many positions.
+        step: how far apart they are.
+        offset: how many of the span's positions come before.
+    """
+
+    start: int
+    size: int
+    step: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a selection means on one block.
+
+    Attributes:
+        block: the place of the block in the grid.
+        shards: the devices that hold it; the first is replica 0.
+        spans: for each span of the selection, in order, its part in this block.
+        points: for each dimension with an index array, the positions counted from the start of the
+            block; flat, one for each chosen point.
+        chosen: which of the (flattened) points fall into this block; ``None`` without index arrays.
+    """
+
+    block: tuple[int, ...]
+    shards: tuple[Shard, ...]
+    spans: tuple[SpanPart, ...]
+    points: tuple[np.ndarray, ...]
+    chosen: np.ndarray | None
+
+    @property
+    def size(self) -> int:
+        """How many elements it names."""
+        n = 1 if self.chosen is None else len(self.chosen)
+        for span in self.spans:
+            n *= span.size
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts of a selection, block by block, without the blocks that it does not touch."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def touched(self) -> tuple[Shard, ...]:
+        """Every shard that the selection names an element of, replicas included."""
+        return tuple(shard for part in self.parts for shard in part.shards)
+
+    def touched_bytes(self, itemsize: int) -> int:
+        """Bytes of the elements that the selection names, once per replica."""
+        return sum(part.size * len(part.shards) for part in self.parts) * itemsize
+
+
+def plan(selection: Selection, layout: Layout) -> Plan:
+    """The plan of a selection that is known on the host.
+
+    Positions out of range, which a ``mode`` may allow, are in no part.
+    """
+    form = selection.form
+    if form.points_shape is None:
+        return Plan(_parts(selection, layout, None, ()))
+    points = tuple(np.broadcast_to(p, form.points_shape).ravel() for p in selection.points)
+    count = int(np.prod(form.points_shape, dtype=np.int64))
+    if not points:  # boolean scalars alone: every point is the whole selection
+        return Plan(_parts(selection, layout, np.arange(count), ()) if count else ())
+    dims = form.point_dims
+    inside = np.ones(count, bool)
+    blocks = np.zeros((len(dims), count), np.int64)
+    for k, (d, p) in enumerate(zip(dims, points, strict=True)):
+        inside &= (p >= 0) & (p < layout.shape[d])
+        blocks[k] = p // max(layout.block_shape[d], 1)
+    chosen = np.flatnonzero(inside)
+    if not len(chosen):
+        return Plan(())
+    parts: list[Part] = []
+    keys, group = np.unique(blocks[:, chosen], axis=1, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    bounds = np.searchsorted(group.ravel()[order], np.arange(keys.shape[1] + 1))
+    for g in range(keys.shape[1]):
+        mine = chosen[order[bounds[g] : bounds[g + 1]]]
+        place = {d: int(keys[k, g]) for k, d in enumerate(dims)}
+        local = tuple(
+            p[mine] - place[d] * layout.block_shape[d] for d, p in zip(dims, points, strict=True)
+        )
+        parts.extend(_parts(selection, layout, mine, local, place))
+    return Plan(tuple(parts))
+
+
+def _parts(
+    selection: Selection,
+    layout: Layout,
+    chosen: np.ndarray | None,
+    points: tuple[np.ndarray, ...],
+    place: dict[int, int] | None = None,
+) -> tuple[Part, ...]:
+    """The parts over all blocks that the spans touch, for points that share their blocks."""
+    starts = iter(selection.starts)
+    along: list[list[tuple[int, SpanPart | None]]] = []
+    for d, dim in enumerate(selection.form.dims):
+        if isinstance(dim, Points):
+            along.append([((place or {})[d], None)])
+        else:
+            start = next(starts)
+            assert isinstance(start, int)
+            along.append([*span_parts(dim, start, layout.shape[d], layout.block_shape[d])])
+    return tuple(
+        Part(
+            block=tuple(b for b, _ in combination),
+            shards=layout.owners[tuple(b for b, _ in combination)],
+            spans=tuple(part for _, part in combination if part is not None),
+            points=points,
+            chosen=chosen,
+        )
+        for combination in itertools.product(*along)
+    )
+
+
+def span_parts(span: Span, start: int, n: int, length: int) -> list[tuple[int, SpanPart]]:
+    """The blocks of ``length`` along an axis of ``n`` that a span touches, and its part in each."""
+    first = max(0, -(-(0 - start) // span.step))
+    last = min(span.size, -(-(n - start) // span.step))
+    parts: list[tuple[int, SpanPart]] = []
+    while first < last:
+        position = start + first * span.step
+        block = position // length
+        end = min(last, -(-((block + 1) * length - start) // span.step))
+        parts.append((block, SpanPart(position - block * length, end - first, span.step, first)))
+        first = end
+    return parts

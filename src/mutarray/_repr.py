@@ -1,0 +1,85 @@
+"""A short and safe picture of an array in text.
+
+Never gathers: the few values shown are fetched one by one from shards that this process can reach.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+
+from mutarray import _cast, _eager
+from mutarray._cell import BufferCell, Cell, OpaqueCell
+from mutarray._layout import Layout, layout_of
+from mutarray.errors import SpentError
+
+_EDGE = 3
+"""How many values are shown at each end."""
+
+
+def describe(cell: Cell | OpaqueCell) -> str:
+    """One line: dtype, shape, spec, mesh, memory kind and a few values."""
+    if isinstance(cell, OpaqueCell):
+        return f"MutableArray(<{type(cell.child).__name__}>)"
+    kind = f"{np.dtype(cell.dtype).name if not _cast.is_key(cell.dtype) else cell.dtype}"
+    head = f"{kind}[{', '.join(map(str, cell.shape))}]"
+    place = "" if cell.sharding is None else f", {describe_sharding(cell.sharding)}"
+    if not isinstance(cell, BufferCell):
+        return f"MutableArray({head}{place}, traced)"
+    try:
+        values = _values(cell)
+    except SpentError:
+        return f"MutableArray({head}{place}, spent)"
+    return f"MutableArray({head}{place}, values={values})"
+
+
+def describe_sharding(sharding: Sharding) -> str:
+    """Spec, mesh and memory kind in few words."""
+    memory = sharding.memory_kind or next(iter(sharding.device_set)).default_memory().kind
+    if isinstance(sharding, NamedSharding):
+        entries = ", ".join(map(repr, sharding.spec))
+        axes = ", ".join(f"{name!r}: {size}" for name, size in sharding.mesh.shape.items())
+        return f"P({entries}) on Mesh({axes}), {memory}"
+    if isinstance(sharding, SingleDeviceSharding):
+        return f"{next(iter(sharding.device_set))}, {memory}"
+    return f"{type(sharding).__name__} on {len(sharding.device_set)} devices, {memory}"
+
+
+def _values(cell: BufferCell) -> str:
+    """The first and the last few values in C order; ``?`` for those of other processes."""
+    size = int(np.prod(cell.shape, dtype=np.int64))
+    with cell.lock:
+        array = cell.array()
+        if _cast.is_key(cell.dtype):
+            return "<keys>"
+        few = range(size) if size <= 2 * _EDGE else [*range(_EDGE), *range(size - _EDGE, size)]
+        layout = layout_of(cell.shape, cell.sharding)
+        held = {shard.device: shard.data for shard in array.addressable_shards}
+        indices = (np.unravel_index(k, cell.shape) for k in few)
+        shown = [_element(held, layout, tuple(map(int, index))) for index in indices]
+    if size > 2 * _EDGE:
+        shown.insert(_EDGE, "...")
+    return shown[0] if cell.shape == () else f"[{', '.join(shown)}]"
+
+
+def _element(held: dict[Any, jax.Array], layout: Layout, index: tuple[int, ...]) -> str:
+    block = tuple(i // b for i, b in zip(index, layout.block_shape, strict=True))
+    owner = next((s for s in layout.owners[block] if s.addressable), None)
+    if owner is None:
+        return "?"
+    local = tuple(i - lo for i, (lo, _) in zip(index, owner.box, strict=True))
+    return f"{element(held[owner.device], local)}"
+
+
+def element(data: jax.Array, index: tuple[int, ...]) -> Any:
+    """One element of a single-device array, fetched alone where it lies in device memory."""
+    if _eager.compute_sharding(data.sharding) is not data.sharding:  # host memory: a view is free
+        return np.asarray(data)[index]
+    starts = [np.int32(i) for i in index]
+    one = jax.lax.dynamic_slice(data, starts, (1,) * data.ndim)
+    return np.asarray(one).reshape(())[()]
+
+

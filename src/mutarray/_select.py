@@ -1,0 +1,442 @@
+"""NumPy index → `Selection`.
+
+The index dialect ends here. Whatever a user writes between square brackets becomes, for each
+dimension of the array, either a `Span` (evenly spaced positions) or `Points` (positions from an
+index array). What decides shapes, and so what is compiled, is in the hashable `Form`; what may vary
+from call to call without a recompile (starts, index arrays, masks) are operands beside it.
+
+A selection's elements have a canonical order, the *core*: the axes of the broadcast index arrays
+first, then one axis for each span, in the order of the array's dimensions and ascending. The result
+that a user sees differs from it by a flip (negative steps), a move of the points axes and a reshape
+(dropped integers, ``None``); `Form` says which.
+
+The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html), with JAX's for what
+is known only when the program runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mutarray import _items
+from mutarray._items import Item
+from mutarray._types import Index, Operand, Shape
+from mutarray.errors import BadIndexError, BadModeError, OutOfBoundsError, TracedIndexError
+
+MODES = ("clip", "drop", "fill")
+
+
+class Span(NamedTuple):
+    """Evenly spaced positions along one dimension, from a start that is an operand.
+
+    Attributes:
+        size: how many.
+        step: how far apart, at least 1.
+        flip: whether the user meets them in descending order.
+        rule: ``'exact'``: the start is known to fit. ``'window'``: it is moved until all fit.
+            ``'loose'``: positions out of range are not written, or read as the fill value.
+    """
+
+    size: int
+    step: int = 1
+    flip: bool = False
+    rule: str = "exact"
+
+    @property
+    def extent(self) -> int:
+        """How many positions lie between the first and the last, both included."""
+        return (self.size - 1) * self.step + 1 if self.size else 0
+
+
+class Points(NamedTuple):
+    """Positions along one dimension from an index array, which is an operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What of a selection is known when a program is compiled; the key of the compile cache.
+
+    Attributes:
+        shape: the shape of the array that is indexed.
+        dims: for each of its dimensions, a `Span` or `Points`.
+        points_shape: the shape to which the index arrays broadcast; ``None`` without any.
+        points_at: how many spans come before the points axes in the result.
+        result_shape: the shape that the user sees.
+        sources: for each axis of the result the dimension that it comes from; ``None`` for the axes
+            of ``None`` and of index arrays.
+        rule: ``'exact'``, ``'clip'`` or ``'drop'``: what happens to index arrays out of range.
+        wrap: whether negative entries of index arrays and starts still have to be wrapped.
+        mask_dims: the dimensions under a traced mask, which are whole spans; ``None`` without one.
+        unique: the user's word that no position occurs twice.
+    """
+
+    shape: Shape
+    dims: tuple[Span | Points, ...]
+    points_shape: Shape | None
+    points_at: int
+    result_shape: Shape
+    sources: tuple[int | None, ...]
+    rule: str = "exact"
+    wrap: bool = False
+    mask_dims: tuple[int, ...] | None = None
+    unique: bool = False
+
+    @property
+    def span_dims(self) -> tuple[int, ...]:
+        """The dimensions that have a span."""
+        return tuple(d for d, dim in enumerate(self.dims) if isinstance(dim, Span))
+
+    @property
+    def point_dims(self) -> tuple[int, ...]:
+        """The dimensions that have an index array."""
+        return tuple(d for d, dim in enumerate(self.dims) if isinstance(dim, Points))
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans, in the order of the array's dimensions."""
+        return tuple(dim for dim in self.dims if isinstance(dim, Span))
+
+    @property
+    def core_shape(self) -> Shape:
+        """The shape of the selected elements in canonical order."""
+        return (self.points_shape or ()) + tuple(
+            1 if self.mask_dims is not None and d in self.mask_dims else span.size
+            for d, span in zip(self.span_dims, self.spans, strict=True)
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the selection is the array itself, element by element in order."""
+        return (
+            self.points_shape is None
+            and self.mask_dims is None
+            and self.sources == tuple(range(len(self.shape)))
+            and all(s == Span(n) for s, n in zip(self.dims, self.shape, strict=True))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A `Form` with its operands.
+
+    Attributes:
+        form: the static part.
+        starts: for each span its start; an ``int`` where it is known on the host.
+        points: for each dimension with an index array that array, not yet broadcast; a NumPy array
+            where it is known on the host.
+        mask: the traced mask, over ``form.mask_dims``.
+    """
+
+    form: Form
+    starts: tuple[Operand, ...] = ()
+    points: tuple[Operand, ...] = ()
+    mask: Any = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether everything is known on the host, so that a `Plan` can be made."""
+        return self.mask is None and not any(
+            not isinstance(x, (int, np.ndarray)) for x in (*self.starts, *self.points)
+        )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A selection while its entries are read from left to right."""
+
+    shape: Shape
+    mode: str | None
+    wrap: bool
+    writing: bool
+    dims: list[Span | Points] = field(default_factory=list)
+    starts: list[Operand] = field(default_factory=list)
+    points: list[Any] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
+    before: list[tuple[int, int | None]] = field(default_factory=list)
+    after: list[tuple[int, int | None]] = field(default_factory=list)
+    groups: int = 0
+    in_group: bool = False
+    points_at: int = 0
+    traced: bool = False
+    mask: Any = None
+    mask_dims: tuple[int, ...] | None = None
+    error: OutOfBoundsError | None = None
+
+    @property
+    def axis(self) -> int:
+        return len(self.dims)
+
+    def span(self, span: Span, start: Operand) -> None:
+        self.dims.append(span)
+        self.starts.append(start)
+
+    def fancy(self) -> None:
+        """Notes that an entry takes part in index-array broadcasting."""
+        if not self.in_group:
+            self.groups += 1
+            self.in_group = True
+            if self.groups == 1:
+                self.points_at = sum(isinstance(dim, Span) for dim in self.dims)
+
+    def show(self, size: int, source: int | None) -> None:
+        """Notes an axis of the result that comes from a slice, a window or ``None``."""
+        self.in_group = False
+        (self.after if self.groups else self.before).append((size, source))
+
+
+def select(
+    shape: Shape,
+    index: Index,
+    *,
+    writing: bool,
+    mode: str | None = None,
+    wrap: bool = True,
+    unique: bool = False,
+) -> Selection:
+    """Makes an index canonical against a shape.
+
+    Args:
+        shape: the shape of the array.
+        index: anything that NumPy takes between square brackets, and windows.
+        writing: whether the selection will be written; decides the rule for traced indices.
+        mode: what to do with indices out of range; ``None``: those known on the host raise, traced
+            ones are dropped when writing and clipped when reading.
+        wrap: whether negative indices count from the end.
+        unique: the user's word that no position occurs twice.
+
+    Raises:
+        OutOfBoundsError: an integer known on the host is out of range, and ``mode`` is ``None``.
+        BadIndexError: the index is none that NumPy knows.
+        TracedIndexError: the shape of the result depends on a traced value.
+        BadModeError: ``mode`` is unknown.
+    """
+    if mode is not None and mode not in MODES:
+        raise BadModeError(f"mode={mode!r} is unknown: pass one of {', '.join(map(repr, MODES))}")
+    items = _items.expand(_items.parse(index), len(shape))
+    draft = _Draft(shape, mode, wrap, writing)
+    has_arrays = any(item.kind in ("array", "mask", "bool") for item in items)
+    for item in items:
+        _READERS[item.kind](draft, item, has_arrays)
+    return _finish(draft, has_arrays, unique)
+
+
+def _finish(draft: _Draft, has_arrays: bool, unique: bool) -> Selection:
+    points_shape = _broadcast([np.shape(a) for a in draft.arrays]) if has_arrays else None
+    contiguous = draft.groups <= 1
+    # As in NumPy: index arrays that broadcast to nothing are not checked, for they touch nothing.
+    if draft.error is not None and 0 not in (points_shape or ()):
+        raise draft.error
+    before, after = (draft.before, draft.after) if contiguous else ([], draft.before + draft.after)
+    axes = [*before, *((n, None) for n in points_shape or ()), *after]
+    rule = "exact"
+    if draft.mode is not None and draft.points:
+        rule = "clip" if draft.mode == "clip" else "drop"
+    elif draft.traced and draft.points:
+        rule = "drop" if draft.writing else "clip"
+    form = Form(
+        shape=draft.shape,
+        dims=tuple(draft.dims),
+        points_shape=points_shape,
+        points_at=draft.points_at if contiguous else 0,
+        result_shape=tuple(size for size, _ in axes),
+        sources=tuple(source for _, source in axes),
+        rule=rule,
+        wrap=draft.wrap,
+        mask_dims=draft.mask_dims,
+        unique=unique,
+    )
+    return Selection(form, tuple(draft.starts), tuple(draft.points), draft.mask)
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise BadIndexError(
+            "shape mismatch: indexing arrays could not be broadcast together with shapes "
+            f"{' '.join(map(str, shapes))}: give them equal lengths, or 1"
+        ) from None
+
+
+# One reader for each kind of entry ---------------------------------------------------------------
+
+
+def _read_new_axis(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    del item, has_arrays
+    draft.show(1, None)
+
+
+def _read_ellipsis(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    del has_arrays
+    draft.in_group = False
+    for _ in range(item.consumes):
+        size = draft.shape[draft.axis]
+        draft.show(size, draft.axis)
+        draft.span(Span(size), 0)
+
+
+def _read_slice(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    del has_arrays
+    taken = range(draft.shape[draft.axis])[item.value]
+    size, step = len(taken), taken.step
+    draft.show(size, draft.axis)
+    if size <= 1:  # the step plays no part: one form for all such slices
+        draft.span(Span(size), taken.start if size else 0)
+    elif step > 0:
+        draft.span(Span(size, step), taken.start)
+    else:
+        draft.span(Span(size, -step, flip=True), taken[-1])
+
+
+def _read_window(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    del has_arrays
+    window, n = item.value, draft.shape[draft.axis]
+    span = Span(int(window.size), int(window.stride))
+    _items.check_window(span.size, span.step, span.extent, draft.axis, n)
+    loose = draft.mode in ("drop", "fill")
+    draft.show(span.size, draft.axis)
+    start = window.start
+    if isinstance(start, int):
+        start = start + n if draft.wrap and start < 0 else start
+        if not loose:
+            start = min(max(start, 0), n - span.extent)
+        fits = 0 <= start <= n - span.extent
+        draft.span(span if fits else span._replace(rule="loose"), start)
+    else:
+        draft.span(span._replace(rule="loose" if loose else "window"), start)
+
+
+def _read_int(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    axis, n, i = draft.axis, draft.shape[draft.axis], item.value
+    if has_arrays:
+        draft.fancy()
+    if not isinstance(i, int):
+        loose = draft.writing if draft.mode is None else draft.mode != "clip"
+        if n == 0:
+            raise _items.empty_axis(axis)
+        draft.span(Span(1, rule="loose" if loose else "window"), i)
+        return
+    wrapped = i + n if i < 0 and draft.wrap else i
+    if 0 <= wrapped < n:
+        draft.span(Span(1), wrapped)
+    elif draft.mode is None:
+        raise _out_of_bounds(i, axis, n, draft.wrap)
+    elif n == 0:
+        raise _items.empty_axis(axis)
+    elif draft.mode == "clip":
+        draft.span(Span(1), min(max(wrapped, 0), n - 1))
+    else:
+        draft.span(Span(1, rule="loose"), wrapped if 0 <= wrapped else n)
+
+
+def _out_of_bounds(i: int, axis: int, n: int, wrap: bool) -> OutOfBoundsError:
+    if n == 0:
+        return _items.empty_axis(axis)
+    return OutOfBoundsError(
+        f"index {i} is out of bounds for axis {axis} with size {n}: allowed are "
+        f"{-n if wrap else 0} to {n - 1}; to clip, drop or fill such indices instead, use "
+        "mu.get or mu.set with mode="
+    )
+
+
+def _read_array(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    del has_arrays
+    axis, n = draft.axis, draft.shape[draft.axis]
+    draft.fancy()
+    array = item.value
+    if isinstance(array, np.ndarray):
+        array, error = _host_points(array, axis, n, draft.mode, draft.wrap)
+        draft.error = draft.error or error
+    else:
+        draft.traced = True
+        if n == 0 and array.size:
+            raise _items.empty_axis(axis)
+    draft.dims.append(Points())
+    draft.points.append(array)
+    draft.arrays.append(array)
+
+
+def _host_points(
+    array: np.ndarray, axis: int, n: int, mode: str | None, wrap: bool
+) -> tuple[np.ndarray, OutOfBoundsError | None]:
+    """An index array that is known on the host, wrapped and clipped; or why it is out of range."""
+    array = array.astype(object if array.dtype == np.uint64 else np.int64)
+    points = np.where(array < 0, array + n, array) if wrap else array
+    bad = (points < 0) | (points >= n)
+    error = None
+    if np.any(bad):
+        if n == 0:
+            error = _items.empty_axis(axis)
+        elif mode is None:
+            error = _out_of_bounds(int(array[bad].flat[0]), axis, n, wrap)
+        points = np.clip(points, 0, max(n - 1, 0)) if mode == "clip" else np.where(bad, n, points)
+    small = n <= np.iinfo(np.int32).max
+    return np.asarray(points, np.int32 if small else np.int64), error
+
+
+def _read_bool(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    del has_arrays
+    draft.fancy()
+    draft.arrays.append(np.zeros(int(item.value), np.int32))
+
+
+def _read_mask(draft: _Draft, item: Item, has_arrays: bool) -> None:
+    mask, first = item.value, draft.axis
+    covered = draft.shape[first : first + mask.ndim]
+    for d, (given, wanted) in enumerate(zip(mask.shape, covered, strict=True)):
+        if given != wanted:
+            raise BadIndexError(
+                f"boolean index did not match indexed array along axis {first + d}; size of axis "
+                f"is {wanted} but size of corresponding boolean axis is {given}"
+            )
+    if isinstance(mask, np.ndarray):
+        for where in np.nonzero(mask):
+            _read_array(draft, Item("array", where, 1), has_arrays)
+        return
+    if not draft.writing:
+        raise TracedIndexError(
+            "a read by a mask that is traced has a shape that is not known when the program is "
+            "compiled: use jnp.where(mask, m[...], fill), or compute the mask outside of jit"
+        )
+    draft.fancy()
+    if draft.mask_dims is not None or draft.arrays:
+        raise TracedIndexError(
+            "a traced mask cannot be combined with index arrays or a second mask: combine the "
+            "masks with &, or write jnp.where(mask, value, m[idx]) to m[idx]"
+        )
+    draft.mask, draft.mask_dims = mask, tuple(range(first, first + mask.ndim))
+    draft.arrays.append(np.zeros(1, np.int32))
+    for n in covered:
+        draft.span(Span(n), 0)
+
+
+_READERS = {
+    "new": _read_new_axis,
+    "ellipsis": _read_ellipsis,
+    "slice": _read_slice,
+    "window": _read_window,
+    "int": _read_int,
+    "array": _read_array,
+    "bool": _read_bool,
+    "mask": _read_mask,
+}
+
+
+def with_trailing(selection: Selection, trailing: Shape) -> Selection:
+    """The same selection of an array with more dimensions behind, all taken whole.
+
+    PRNG keys are written and read as the integers that they are made of, which have such a
+    dimension.
+    """
+    form = selection.form
+    form = replace(
+        form,
+        shape=form.shape + trailing,
+        dims=form.dims + tuple(Span(n) for n in trailing),
+        result_shape=form.result_shape + trailing,
+        sources=form.sources + tuple(range(len(form.shape), len(form.shape) + len(trailing))),
+    )
+    return replace(selection, form=form, starts=selection.starts + (0,) * len(trailing))

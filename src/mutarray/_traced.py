@@ -1,0 +1,214 @@
+"""The general engine: right for every index on every layout, inside a trace.
+
+It brings the array whole to every device, works there with `_kernels`, and constrains the result
+back to the array's sharding. That costs a gather; in return no partitioner has to understand an
+index, and the answer is the same on any number of devices (openxla/xla#49118, #49122 and #49176
+cannot show through). It is the reference for the faster engines.
+
+On explicit meshes the sharding is read off the array's type. On auto meshes the type does not say;
+there the sharding that the `MutableArray` carries is used, where the array has the shape that it was
+made for and no ``vmap`` or ``shard_map`` has taken dimensions off or blocks out of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from mutarray import _cast, _jaxapi, _kernels
+from mutarray._layout import spec_where_divisible, split_axes
+from mutarray._select import Form, Selection, with_trailing
+from mutarray._types import Shape
+
+
+class Home(NamedTuple):
+    """Where an array lives: the static part of a `MutableArray` in a trace."""
+
+    shape: Shape
+    sharding: Sharding | None
+
+
+class _Frame(NamedTuple):
+    """How values are brought whole to every device, and back, around one operation.
+
+    Attributes:
+        mesh: the abstract mesh of the array's type, where it has explicit axes.
+        spec: the spec in that type.
+        home: the array's sharding, where it is to be used as a constraint.
+    """
+
+    mesh: Any
+    spec: PartitionSpec | None
+    home: Sharding | None
+
+    def gather(self, x: jax.Array) -> jax.Array:
+        if self.mesh is not None:
+            x = _jaxapi.reshard(x, self.mesh, PartitionSpec())
+        if self.home is not None:
+            x = lax.with_sharding_constraint(x, _jaxapi.replicated(self.home))
+        return x
+
+    def scatter(self, x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
+        """Splits a whole value by ``spec``; by the array's own sharding where it is ``None``."""
+        if self.mesh is not None:
+            own = self.spec if spec is None else _explicit_part(spec, self.mesh)
+            x = _jaxapi.reshard(x, self.mesh, own or PartitionSpec())
+        if isinstance(self.home, NamedSharding):
+            spec = self.home.spec if spec is None else spec
+            x = lax.with_sharding_constraint(x, NamedSharding(self.home.mesh, spec))
+        elif self.home is not None and spec is None:
+            x = lax.with_sharding_constraint(x, self.home)
+        return x
+
+
+def _explicit_part(spec: PartitionSpec, mesh: Any) -> PartitionSpec:
+    """The entries of a spec that name explicit axes."""
+    explicit = set(mesh.explicit_axes)
+
+    def part(names: Any) -> Any:
+        kept = tuple(n for n in (names if isinstance(names, tuple) else (names,)) if n in explicit)
+        return (kept if len(kept) > 1 else kept[0]) if kept else None
+
+    return PartitionSpec(*map(part, spec))
+
+
+def _frame(x: jax.Array, home: Home) -> _Frame:
+    typed = _jaxapi.explicit_spec(x)
+    mesh, spec = typed if typed is not None else (None, None)
+    constrain = None
+    if home.sharding is not None and x.shape == home.shape and not _jaxapi.manual_axes():
+        if len(home.sharding.device_set) > 1 and not _all_explicit(home.sharding):
+            constrain = home.sharding
+    return _Frame(mesh, spec, constrain)
+
+
+def _all_explicit(sharding: Sharding) -> bool:
+    return isinstance(sharding, NamedSharding) and not sharding.mesh.abstract_mesh.auto_axes
+
+
+def read_spec(form: Form, sharding: NamedSharding) -> PartitionSpec:
+    """How a read is split: as the array along dimensions that it takes, where the lengths divide."""
+    axes = split_axes(sharding, len(form.shape))
+    return spec_where_divisible(
+        form.result_shape,
+        tuple(None if d is None else axes[d] for d in form.sources),
+        dict(sharding.mesh.shape),
+    )
+
+
+def _read_spec(frame: _Frame, form: Form) -> PartitionSpec | None:
+    if isinstance(frame.home, NamedSharding):
+        return read_spec(form, frame.home)
+    if frame.mesh is not None and frame.spec is not None:
+        return read_spec(form, NamedSharding(frame.mesh, frame.spec))
+    return PartitionSpec()
+
+
+def _raw(x: jax.Array) -> tuple[jax.Array, Any, Shape]:
+    """An array, or for PRNG keys the integers they are made of; their ``impl``; its extra shape."""
+    if not _cast.is_key(x.dtype):
+        return x, None, ()
+    data = jax.random.key_data(x)
+    return data, jax.random.key_impl(x), data.shape[x.ndim :]
+
+
+def fill_value(dtype: Any, fill: Any) -> Any:
+    """What stands for elements out of range: JAX's choice for the dtype, or the user's."""
+    if fill is not None:
+        return np.asarray(fill).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return np.asarray(np.nan).astype(dtype)
+    if dtype == np.bool_:
+        return np.asarray(True)
+    info = jnp.iinfo(dtype)
+    signed = jnp.issubdtype(dtype, jnp.signedinteger)
+    return np.asarray(info.min if signed else info.max).astype(dtype)
+
+
+def _operands(frame: _Frame, selection: Selection) -> tuple[list[Any], list[Any], Any]:
+    """Starts, index arrays and mask, each whole on every device."""
+
+    def whole(x: Any) -> Any:
+        return frame.gather(x) if isinstance(x, jax.Array) else x
+
+    starts = [whole(s) for s in selection.starts]
+    points = [whole(p) for p in selection.points]
+    return starts, points, whole(selection.mask)
+
+
+def read(
+    x: jax.Array,
+    home: Home,
+    selection: Selection,
+    fill: Any = None,
+    out_spec: PartitionSpec | None = None,
+) -> jax.Array:
+    """What a selection takes from an array.
+
+    Args:
+        x: the array's value.
+        home: where it lives.
+        selection: what to take.
+        fill: what stands for elements out of range; ``None`` for JAX's choice.
+        out_spec: how the result is split; ``None`` for `read_spec`.
+    """
+    form = selection.form
+    if form.is_whole and out_spec is None:
+        return x
+    frame = _frame(x, home)
+    spec = _read_spec(frame, form) if out_spec is None else out_spec
+    raw, impl, extra = _raw(x)
+    selection = with_trailing(selection, extra)
+    starts, points, _ = _operands(frame, selection)
+    fill = fill_value(raw.dtype, fill)
+    core = _kernels.read(frame.gather(raw), selection.form, starts, points, fill)
+    result = frame.gather(_kernels.to_result(core, selection.form))
+    if impl is not None:
+        result = jax.random.wrap_key_data(result, impl=impl)
+    return frame.scatter(result, spec)
+
+
+def write(
+    x: jax.Array, home: Home, selection: Selection, value: jax.Array, op: str = "set"
+) -> jax.Array:
+    """The array with a value written to, or combined with, a selection.
+
+    Args:
+        x: the array's value.
+        home: where it lives.
+        selection: where to write.
+        value: of the array's dtype; broadcasts to the selection's result.
+        op: one of `_kernels.OPS`.
+    """
+    form = selection.form
+    frame = _frame(x, home)
+    if form.is_whole and op == "set":
+        value = value.reshape(_cast.trim(value.shape, x.ndim))
+        return frame.scatter(jnp.broadcast_to(value, x.shape), None)
+    raw, impl, extra = _raw(x)
+    selection = with_trailing(selection, extra)
+    starts, points, mask = _operands(frame, selection)
+    core = _kernels.to_core(frame.gather(_raw(value)[0]), selection.form)
+    result = _kernels.write(
+        frame.gather(raw), selection.form, starts, points, mask, core, op
+    )
+    result = frame.gather(result)
+    if impl is not None:
+        result = jax.random.wrap_key_data(result, impl=impl)
+    return frame.scatter(result, None)
+
+
+def place(x: jax.Array, sharding: Sharding) -> jax.Array:
+    """``x`` constrained to ``sharding``, inside a trace."""
+    if isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh.abstract_mesh
+        if mesh.explicit_axes:
+            x = _jaxapi.reshard(x, mesh, _explicit_part(sharding.spec, mesh))
+        if not mesh.auto_axes:
+            return x
+    return lax.with_sharding_constraint(x, sharding)

@@ -1,0 +1,27 @@
+"""Type aliases. No logic."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Literal, TypeAlias
+
+import jax
+import numpy as np
+
+ArrayLike: TypeAlias = "jax.Array | np.ndarray | np.generic | bool | int | float | complex"
+"""Anything that can be the right side of an assignment."""
+
+Shape: TypeAlias = tuple[int, ...]
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""A half-open range per dimension."""
+
+Index: TypeAlias = Any
+"""Anything that NumPy takes between square brackets, and ``mu.ds`` windows."""
+
+Mode: TypeAlias = Literal["clip", "drop", "fill"]
+"""What to do with an index that is out of range; JAX's words."""
+
+Operand: TypeAlias = "int | np.ndarray | jax.Array"
+"""A start or an index array: known on the host, or traced."""
+
+Key: TypeAlias = Hashable

@@ -1,0 +1,1 @@
+"""What ``mutarray demo`` runs: the bug report's scenario, and training on sharded weights."""

@@ -8,9 +8,16 @@ import os
 
 # Read by JAX when it starts its CPU backend, so before any test imports it. A count that is already
 # in XLA_FLAGS would win or lose by its position; the last one wins, and ours is the last.
+# The programs are tiny and many: LLVM's optimizations cost more than they give. XLA's own passes,
+# which decide what is communicated and copied, run all the same.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
-    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    ]
 ).strip()
 
 import pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ import mutarray as mu
 from tests.support import KINDS, indices, layouts, numpy_take
 
 pytestmark = pytest.mark.core
+
+# Each example compiles up to ten programs for eight devices; MUTARRAY_DEEP=1 draws far more.
+DEPTH = 100 if os.environ.get("MUTARRAY_DEEP") == "1" else 1
 
 LAYOUTS = {(kind, name): pair for kind in KINDS for name, pair in layouts(KINDS[kind]).items()}
 
@@ -66,7 +70,7 @@ def assert_same(got: Any, wanted: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-@settings(max_examples=12)
+@settings(max_examples=3 * DEPTH)
 @given(data=st.data())
 def test_reads(layout: tuple[str, str], data: st.DataObject) -> None:
     shape, sharding = LAYOUTS[layout]
@@ -85,7 +89,7 @@ def test_reads(layout: tuple[str, str], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-@settings(max_examples=12)
+@settings(max_examples=3 * DEPTH)
 @given(data=st.data())
 def test_writes(layout: tuple[str, str], data: st.DataObject) -> None:
     shape, sharding = LAYOUTS[layout]
@@ -97,7 +101,9 @@ def test_writes(layout: tuple[str, str], data: st.DataObject) -> None:
         return
     value = data.draw(values(taken.shape, dtype))
     wanted = x.copy()
-    wanted[index] = np.asarray(value)
+    spread = np.empty(taken.shape, dtype)
+    spread[...] = np.reshape(value, np.shape(value)[max(0, np.ndim(value) - taken.ndim) :])
+    wanted[index] = spread
     eager, jitted, traced, added = (mu.mutable_array(jnp.asarray(x), sharding) for _ in range(4))
     eager[index] = value
     assert_same(eager[...], wanted)
@@ -107,7 +113,7 @@ def test_writes(layout: tuple[str, str], data: st.DataObject) -> None:
     jax.jit(lambda m, t, v: m.__setitem__(join(t), v))(traced, operands, value)
     assert_same(traced[...], wanted)
     summed = x.copy()
-    np.add.at(summed, index, np.asarray(value, dtype))
+    np.add.at(summed, index, spread)
     mu.addupdate(added, index, value)
     assert_same(added[...], summed)
     for m in (eager, jitted, traced, added):
@@ -118,7 +124,7 @@ MASKED = [pair for pair in LAYOUTS if pair[1] not in ("empty",)]
 
 
 @pytest.mark.parametrize("layout", MASKED, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-@settings(max_examples=6)
+@settings(max_examples=2 * DEPTH)
 @given(data=st.data())
 def test_writes_by_a_traced_mask(layout: tuple[str, str], data: st.DataObject) -> None:
     shape, sharding = LAYOUTS[layout]
@@ -153,12 +159,12 @@ def model(x: np.ndarray, i: Any, mode: str | None, wrap: bool, writing: bool) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [None, "clip", "drop", "fill"])
-@settings(max_examples=10)
+@settings(max_examples=2 * DEPTH)
 @given(i=st.lists(st.integers(-20, 20), min_size=0, max_size=5), wrap=st.booleans())
 def test_out_of_range_is_one_rule_on_every_layout(
     kind: str, mode: str | None, i: list[int], wrap: bool
 ) -> None:
-    for name in ("vector on 8", "rows on 8", "4x2", "one device", "4x2, replicated"):
+    for name in ("vector on 8", "4x2", "one device"):
         shape, sharding = LAYOUTS[kind, name]
         x = start(shape, np.float32)
         forms: list[Any] = [np.asarray(i, np.int32)] + [np.int32(k) for k in i[:1]]
@@ -183,7 +189,7 @@ def test_out_of_range_is_one_rule_on_every_layout(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=10)
+@settings(max_examples=4 * DEPTH)
 @given(
     begin=st.integers(-20, 20),
     size=st.integers(0, 4),
@@ -191,7 +197,7 @@ def test_out_of_range_is_one_rule_on_every_layout(
     mode=st.sampled_from([None, "clip", "drop", "fill"]),
 )
 def test_windows(kind: str, begin: int, size: int, stride: int, mode: str | None) -> None:
-    for name in ("vector on 8", "rows on 8", "4x2", "one device"):
+    for name in ("vector on 8", "4x2", "one device"):
         shape, sharding = LAYOUTS[kind, name]
         if shape[0] < (size - 1) * stride + 1:
             continue

@@ -140,9 +140,13 @@ class BufferCell:
         self.ref()[...] = value
 
 
-def _refuse_in_shard_map() -> None:
-    """JAX has no meaning for a Ref that a ``shard_map`` body closes over, and may crash on it."""
-    if _jaxapi.manual_axes():
+def _refuse_in_shard_map(axes: frozenset[str] = frozenset()) -> None:
+    """JAX has no meaning for a Ref that a ``shard_map`` body closes over, and may crash on it.
+
+    Args:
+        axes: the manual axes where the Ref was made or passed in.
+    """
+    if _jaxapi.manual_axes() != axes:
         raise TraceError(
             "a mutable array from outside is used inside of a shard_map body: pass it in as an "
             "argument, with the spec of its sharding in in_specs; the body then gets its own block"
@@ -154,6 +158,7 @@ class RefCell:
 
     def __init__(self, ref: Any, home: Home):
         self._ref = ref
+        self._axes = _jaxapi.manual_axes()
         self.home = home
 
     @property
@@ -172,10 +177,12 @@ class RefCell:
         return self._ref
 
     def traced_value(self) -> jax.Array:
+        _refuse_in_shard_map(self._axes)
         return self._ref[...]
 
     def traced_replace(self, value: jax.Array) -> None:
-        self._ref[...] = value
+        _refuse_in_shard_map(self._axes)
+        _jaxapi.write_whole(self._ref, value)
 
     def give_up(self, reason: str) -> jax.Array:
         value = self.traced_value()
@@ -205,6 +212,7 @@ class ValueCell:
     def __init__(self, value: jax.Array, sharding: Sharding | None):
         self._value: Any = value
         self._trace = _jaxapi.current_trace()
+        self._axes = _jaxapi.manual_axes()
         self._source = _jaxapi.here()
         self._ref: Any = None
         self.shape = value.shape
@@ -239,13 +247,17 @@ class ValueCell:
         return self._ref is None and _jaxapi.current_trace() is self._trace
 
     def traced_value(self) -> jax.Array:
-        return self._value if self._is_local() else self.ref()[...]
+        if self._is_local():
+            return self._value
+        _refuse_in_shard_map(self._axes)
+        return self.ref()[...]
 
     def traced_replace(self, value: jax.Array) -> None:
         if self._is_local():
             self._value = value
         else:
-            self.ref()[...] = value
+            _refuse_in_shard_map(self._axes)
+            _jaxapi.write_whole(self.ref(), value)
 
     def give_up(self, reason: str) -> jax.Array:
         value = self.traced_value()

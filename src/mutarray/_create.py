@@ -178,7 +178,7 @@ def full(
     if sharding is None:
         sharding = jnp.zeros((0,) * len(shape), dtype).sharding
         check_sharding(shape, sharding)
-    if _eager.compute_sharding(sharding) is sharding:
+    if _eager.compute_sharding(sharding) is sharding and 0 not in shape:
         scalar = value if isinstance(value, jax.Array) else np.asarray(value).astype(dtype)
         return _own(_filler(shape, dtype, sharding)(scalar), sharding)
     scalar = np.asarray(value).astype(dtype)

@@ -8,6 +8,8 @@ Supported: JAX 0.9 to 0.12.
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -105,6 +107,10 @@ def _origin(source: Any) -> Iterator[None]:
         yield
 
 
+# Frames of this package are none of the user's, so places in error messages are not in here.
+source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
+
+
 def here() -> Any:
     """The place in the user's code that runs now, for error messages."""
     return source_info_util.current()
@@ -119,6 +125,17 @@ def new_ref(value: Any, trace: Any, source: Any) -> Any:
     """A Ref with the contents ``value``, made in ``trace``, said to be made at ``source``."""
     with core.set_current_trace(trace), _origin(source):
         return jax.new_ref(value)
+
+
+def write_whole(ref: Any, value: Any) -> None:
+    """``ref[...] = value``.
+
+    Through a slice for each axis: in a ``vmap`` over any axis but the first, JAX before 0.12 does
+    not line up the mapped axes of a Ref and of what is written to all of it
+    (jax-ml/jax#39288, mended by jax-ml/jax#39293), but those of a Ref and of what is written to
+    slices of it.
+    """
+    ref[tuple(Slice(0, n) for n in ref.shape)] = value
 
 
 # Shardings ---------------------------------------------------------------------------------------
@@ -149,6 +166,9 @@ def replicated(sharding: Sharding) -> Sharding:
 
 def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
     """A second array object over the same buffers, under an equal ``sharding`` object."""
+    if x.size == 0 and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        # Programs give empty arrays shards of the wrong shape; there is nothing to share.
+        return jax.device_put(np.zeros(x.shape, x.dtype), sharding)
     shards = [shard.data for shard in x.addressable_shards]
     return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
 
@@ -178,6 +198,8 @@ def _install_eager_shard_map() -> None:
     that ``jit`` there. Calls without a Ref among the arguments are not touched.
     """
     original: Callable[..., Any] = core.EvalTrace.process_shard_map  # pyright: ignore
+    bind = inspect.signature(_shard_map.ShardMapPrimitive.bind_with_trace)
+    takes_subfuns = "avals" in bind.parameters  # JAX >= 0.10
 
     def process_shard_map(trace: Any, prim: Any, fun: Any, args: Any, **params: Any) -> Any:
         if not any(type(x) is core.Ref for x in args):
@@ -185,7 +207,7 @@ def _install_eager_shard_map() -> None:
         trees: list[Any] = []
 
         def staged(*args: Any) -> list[Any]:
-            if hasattr(_shard_map.ShardMapPrimitive, "skip_canonicalization"):  # JAX >= 0.10
+            if takes_subfuns:
                 out = prim.bind(*args, subfuns=(fun,), **params)
             else:
                 out = prim.bind(fun, *args, **params)

@@ -153,10 +153,14 @@ def split_axes(sharding: NamedSharding, ndim: int) -> tuple[tuple[str, ...], ...
 def spec_where_divisible(
     shape: Shape, axes: tuple[tuple[str, ...] | None, ...], mesh_shape: dict[str, int]
 ) -> PartitionSpec:
-    """The spec that splits each dimension over its axes if its length divides, else not at all."""
+    """The spec that splits each dimension over its axes if its length divides, else not at all.
+
+    What is empty is not split: JAX cannot bring an empty split array to the host.
+    """
     entries: list[tuple[str, ...] | str | None] = []
     for size, names in zip(shape, axes, strict=True):
         names = names or ()
-        divides = names and size % math.prod(mesh_shape[name] for name in names) == 0 and size
+        parts = math.prod(mesh_shape[name] for name in names)
+        divides = names and size % parts == 0 and 0 not in shape
         entries.append((names[0] if len(names) == 1 else names) if divides else None)
     return PartitionSpec(*entries)

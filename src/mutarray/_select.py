@@ -246,9 +246,18 @@ def _finish(draft: _Draft, has_arrays: bool, unique: bool) -> Selection:
         rule=rule,
         wrap=draft.wrap,
         mask_dims=draft.mask_dims,
-        unique=unique,
+        unique=unique or (draft.writing and not draft.traced and _all_differ(draft, points_shape)),
     )
     return Selection(form, tuple(draft.starts), tuple(draft.points), draft.mask)
+
+
+def _all_differ(draft: _Draft, points_shape: Shape | None) -> bool:
+    """Whether index arrays that are known on the host name no position twice."""
+    if not draft.points or points_shape is None:
+        return False
+    flat = [np.broadcast_to(p, points_shape).ravel() for p in draft.points]
+    keys = flat[0] if len(flat) == 1 else np.stack(flat, axis=1)
+    return len(np.unique(keys, axis=0)) == len(keys)
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
@@ -387,7 +396,7 @@ def _read_mask(draft: _Draft, item: Item, has_arrays: bool) -> None:
     mask, first = item.value, draft.axis
     covered = draft.shape[first : first + mask.ndim]
     for d, (given, wanted) in enumerate(zip(mask.shape, covered, strict=True)):
-        if given != wanted:
+        if given not in (0, wanted):  # as in NumPy, a mask of length 0 selects nothing anywhere
             raise BadIndexError(
                 f"boolean index did not match indexed array along axis {first + d}; size of axis "
                 f"is {wanted} but size of corresponding boolean axis is {given}"

@@ -7,7 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 from hypothesis import strategies as st
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import (
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 P = PartitionSpec
 
@@ -95,8 +102,9 @@ def indices(draw: Any, shape: tuple[int, ...], wild: bool = False) -> Any:
         elif kind == "mask":
             k = draw(st.integers(1, max(1, min(2, budget - axis))))
             dims = tuple(shape[axis : axis + k]) if axis + k <= ndim else (n,)
-            bits = draw(st.lists(st.booleans(), min_size=int(np.prod(dims)),
-                                 max_size=int(np.prod(dims))))
+            bits = draw(
+                st.lists(st.booleans(), min_size=int(np.prod(dims)), max_size=int(np.prod(dims)))
+            )
             items.append(np.array(bits, bool).reshape(dims))
             axis += len(dims)
         else:
@@ -104,8 +112,11 @@ def indices(draw: Any, shape: tuple[int, ...], wild: bool = False) -> Any:
             if n == 0 and not wild:
                 dims = (0,)
             count = int(np.prod(dims))
-            values = draw(st.lists(_ints(n, wild) if n or wild else st.just(0),
-                                   min_size=count, max_size=count))
+            values = draw(
+                st.lists(
+                    _ints(n, wild) if n or wild else st.just(0), min_size=count, max_size=count
+                )
+            )
             array = np.array(values, np.int64).reshape(dims)
             items.append(array.tolist() if kind == "list" and array.ndim else array)
             axis += 1

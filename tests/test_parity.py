@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ LAYOUTS = {(kind, name): pair for kind in KINDS for name, pair in layouts(KINDS[
 
 def start(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    return (x % 2 == 0) if dtype == bool else x.astype(dtype)
+    return (x % 2 == 0) if dtype is bool else x.astype(dtype)
 
 
 @st.composite
@@ -167,12 +168,13 @@ def test_out_of_range_is_one_rule_on_every_layout(
     for name in ("vector on 8", "4x2", "one device"):
         shape, sharding = LAYOUTS[kind, name]
         x = start(shape, np.float32)
-        forms: list[Any] = [np.asarray(i, np.int32)] + [np.int32(k) for k in i[:1]]
+        forms: list[Any] = [np.asarray(i, np.int32), *(np.int32(k) for k in i[:1])]
         for idx in forms:
-            read = lambda m, i: mu.get(m, i, mode=mode, wrap_negative_indices=wrap, fill_value=-1.0)  # noqa: E731
-            write = lambda m, i: mu.set(m, i, 500.0, mode=mode, wrap_negative_indices=wrap)  # noqa: E731
+            rule = {"mode": mode, "wrap_negative_indices": wrap}
+            read = partial(mu.get, fill_value=-1.0, **rule)
+            write = partial(mu.set, value=500.0, **rule)
             at, counts = model(x, idx, mode, wrap, writing=False)
-            wanted = np.where(counts.reshape(*np.shape(idx), *[1] * (x.ndim - 1)), x[at], -1)
+            wanted = np.where(counts.reshape(np.shape(idx) + (1,) * (x.ndim - 1)), x[at], -1)
             m = mu.mutable_array(jnp.asarray(x), sharding)
             assert_same(jax.jit(read)(m, idx), wanted.astype(np.float32))
             if mode is not None:
@@ -209,8 +211,13 @@ def test_windows(kind: str, begin: int, size: int, stride: int, mode: str | None
         at = first + np.arange(size) * stride
         inside = (at >= 0) & (at < n)
         wanted = np.where(inside.reshape(-1, *[1] * (x.ndim - 1)), x[np.clip(at, 0, n - 1)], -1)
-        read = lambda m, i: mu.get(m, mu.ds(i, size, stride), mode=mode, fill_value=-1.0)  # noqa: E731
-        write = lambda m, i, v: mu.set(m, mu.ds(i, size, stride), v, mode=mode)  # noqa: E731
+
+        def read(m: mu.MutableArray, i: Any) -> Any:
+            return mu.get(m, mu.ds(i, size, stride), mode=mode, fill_value=-1.0)
+
+        def write(m: mu.MutableArray, i: Any, v: Any) -> None:
+            mu.set(m, mu.ds(i, size, stride), v, mode=mode)
+
         m = mu.mutable_array(jnp.asarray(x), sharding)
         value = np.arange(wanted.size, dtype=np.float32).reshape(wanted.shape) + 500
         assert_same(read(m, begin), wanted.astype(np.float32))

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
+from mutarray._form import Points
 from mutarray._layout import Layout, layout_of, spec_where_divisible
 from mutarray._plan import Part, plan
-from mutarray._select import Points, select
+from mutarray._select import select
 from mutarray.errors import BadShardingError, IndivisibleError
 from tests.support import P, indices, layouts, mesh, numpy_take
 from tests.test_select import positions
@@ -35,9 +36,7 @@ def part_positions(part: Part, dims: tuple[Any, ...]) -> list[np.ndarray]:
             line = span.start + np.arange(span.size) * span.step
             out.append(line.reshape([-1 if a == axis else 1 for a in range(rank)]))
             axis += 1
-    shape = (() if part.chosen is None else (len(part.chosen),)) + tuple(
-        s.size for s in part.spans
-    )
+    shape = (() if part.chosen is None else (len(part.chosen),)) + tuple(s.size for s in part.spans)
     return [np.broadcast_to(o, shape) for o in out]
 
 
@@ -123,7 +122,7 @@ def test_bad_shardings_are_refused() -> None:
         layout_of((8,), NamedSharding(m, P("i", "j")))
     with pytest.raises(BadShardingError, match="unconstrained"):
         layout_of((8,), NamedSharding(m, P(P.UNCONSTRAINED)))
-    with pytest.raises(BadShardingError, match="not a jax.sharding.Sharding"):
+    with pytest.raises(BadShardingError, match=r"not a jax\.sharding\.Sharding"):
         layout_of((8,), P("i"))
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mutarray._select import Points, Selection, select
+from mutarray._form import Points, Selection
+from mutarray._select import select
 from tests.support import indices, numpy_take
 
 SHAPES = [(), (1,), (5,), (0,), (3, 4), (4, 0), (2, 3, 4), (3, 1, 5), (2, 2, 3, 2)]
@@ -40,9 +41,9 @@ def as_result(core: np.ndarray, selection: Selection) -> np.ndarray:
     flips = [p + k for k, span in enumerate(form.spans) if span.flip]
     core = np.flip(core, flips) if flips else core
     at = form.points_at
-    return core.transpose(
-        [*range(p, p + at), *range(p), *range(p + at, core.ndim)]
-    ).reshape(form.result_shape)
+    return core.transpose([*range(p, p + at), *range(p), *range(p + at, core.ndim)]).reshape(
+        form.result_shape
+    )
 
 
 def take(x: np.ndarray, selection: Selection) -> np.ndarray:

@@ -1,19 +1,19 @@
 """Mutable arrays for JAX that keep their sharding."""
 
 from mutarray import errors
-from mutarray._array import MutableArray, addupdate, freeze, get, set, swap  # noqa: A004
-from mutarray._create import (
+from mutarray._array import MutableArray, addupdate, freeze, get, set, swap
+from mutarray._born import (
     empty,
     empty_like,
     from_callback,
     full,
     full_like,
-    mutable_array,
     ones,
     ones_like,
     zeros,
     zeros_like,
 )
+from mutarray._create import mutable_array
 from mutarray._items import ds
 
 __version__ = "0.1.0"

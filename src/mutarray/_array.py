@@ -166,7 +166,8 @@ class _Leaf:
     def __str__(self) -> str:
         made = getattr(self._cell, "made_at", "")
         made = f" made at {made}" if made else ""
-        return f"<mutable array{made}: pass it once, and return its values m[...] instead>"
+        mend = "pass it once" if isinstance(self._cell, BufferCell) else "return its values, m[...]"
+        return f"<mutable array{made}: {mend}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Leaf)
@@ -236,7 +237,7 @@ def get(
     return _ops.get(cell_of(m), idx, mode, wrap_negative_indices, fill_value, out_sharding)
 
 
-def set(  # noqa: A001 (jax.ref's name for it)
+def set(
     m: MutableArray,
     idx: Index,
     value: ArrayLike,

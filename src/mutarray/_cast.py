@@ -91,7 +91,7 @@ def _check_scalar(value: Any, dtype: Any) -> None:
     rank = next(ranks[cls] for cls in (bool, int, float, complex) if isinstance(value, cls))
     if target is None or rank > target:
         raise _no_cast(f"the Python {type(value).__name__} {value!r}", dtype, "a cast")
-    if rank == 1 and target in (1, 2):
+    if isinstance(value, int) and target in (1, 2):
         info = jnp.iinfo(dtype)
         if not info.min <= value <= info.max:
             raise OverflowError(

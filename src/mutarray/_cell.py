@@ -60,13 +60,17 @@ class BufferCell:
     def array(self) -> jax.Array:
         """The contents; not to be handed out, and not to be kept beyond one operation."""
         self._settle()
-        if self._array is None:
-            raise SpentError(self._spent)
-        if self._array.is_deleted():
+        array = self._live()
+        if array.is_deleted():
             raise SpentError(
                 "this mutable array's buffers were donated to a call that did not finish, and its "
                 "contents are lost: make it anew from a checkpoint or a snapshot"
             )
+        return array
+
+    def _live(self) -> jax.Array:
+        if self._array is None:
+            raise SpentError(self._spent)
         return self._array
 
     def snapshot(self) -> jax.Array:
@@ -95,8 +99,7 @@ class BufferCell:
         with self.lock:
             if self._door is None:
                 self._door = _jaxapi.make_door(self.array(), self)
-            elif self._array is None:
-                raise SpentError(self._spent)
+            self._live()
             return self._door
 
     def lend(self) -> jax.Array:
@@ -107,9 +110,7 @@ class BufferCell:
                 return self._lend_copy(work)
             if self._shared:
                 self.replace(_eager.copy(self.array(), self.sharding))
-            if self._array is None:
-                raise SpentError(self._spent)
-            return self._array
+            return self._live()
 
     def _lend_copy(self, work: Sharding) -> jax.Array:
         """For arrays in host memory: a copy on the devices, brought home at the next use.
@@ -118,9 +119,7 @@ class BufferCell:
         move the whole array to the device all the same.
         """
         if self._lent is None or self._lent.is_deleted():
-            if self._array is None:
-                raise SpentError(self._spent)
-            self._lent = jax.device_put(self._array, work, may_alias=False)
+            self._lent = jax.device_put(self._live(), work, may_alias=False)
         return self._lent
 
     def _settle(self) -> None:
@@ -235,9 +234,9 @@ class ValueCell:
                 self._ref = _jaxapi.new_ref(self._value, self._trace, self._source)
             except Exception as error:
                 raise TraceError(
-                    f"the mutable array made at {self.made_at} is used in an inner function (a loop "
-                    "body, a nested jit), and the trace that it was made in has no Refs: put a "
-                    "jax.jit around the outermost transformation, for example "
+                    f"the mutable array made at {self.made_at} is used in an inner function (a "
+                    "loop body, a nested jit), and the trace that it was made in has no Refs: put "
+                    "a jax.jit around the outermost transformation, for example "
                     "jax.jit(jax.shard_map(...))"
                 ) from error
             self._value = None

@@ -1,8 +1,7 @@
-"""Constructors: from arrays, and born in shards."""
+"""Constructors from arrays, and what all constructors share."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,9 @@ from jax.sharding import Sharding
 from mutarray import _cast, _eager, _jaxapi, _ops, _traced
 from mutarray._array import MutableArray, cell_of, wrap
 from mutarray._cell import BufferCell, ValueCell
-from mutarray._layout import check_sharding, layout_of
+from mutarray._layout import check_sharding
 from mutarray._types import ArrayLike, Shape
-from mutarray.errors import BadValueError, DonationError, TraceError
+from mutarray.errors import DonationError
 
 
 def mutable_array(
@@ -59,22 +58,22 @@ def mutable_array(
         x = x[...]  # pyright: ignore
     if donate:
         _check_donation(x, sharding)
-    value = _as_array(x)
+    value = as_array(x)
     if sharding is not None:
         check_sharding(np.shape(value), sharding)
     if _jaxapi.in_trace():
-        return _made_in_trace(value, sharding)
+        return made_in_trace(value, sharding)
     if isinstance(value, jax.Array) and sharding in (None, value.sharding):
         home = value.sharding if sharding is None else sharding
         array = _eager.take_over(value, home) if donate else _eager.copy(value, home)
-        return _own(array, home)
+        return own(array, home)
     if sharding is None:
         array = jnp.array(value)
-        return _own(_eager.copy(array, array.sharding), array.sharding)
-    return _own(_put(value, sharding), sharding)
+        return own(_eager.copy(array, array.sharding), array.sharding)
+    return own(_put(value, sharding), sharding)
 
 
-def _as_array(x: Any) -> Any:
+def as_array(x: Any) -> Any:
     """A JAX or NumPy array, of a dtype that JAX has, and not weak."""
     value = _cast.as_value(x)
     if isinstance(value, jax.Array):
@@ -102,12 +101,10 @@ def _put(value: Any, sharding: Sharding) -> jax.Array:
     """Values under a sharding, in buffers of their own; each device gets only its part."""
     if isinstance(value, jax.Array):
         return jax.device_put(value, sharding, may_alias=False)
-    return _from_blocks(value.shape, sharding, lambda index: value[index])
+    return from_blocks(value.shape, sharding, lambda index: value[index])
 
 
-def _from_blocks(
-    shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndarray]
-) -> jax.Array:
+def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndarray]) -> jax.Array:
     """An array from the blocks of this process's devices, each made once per device."""
     shards = []
     for device, index in sharding.addressable_devices_indices_map(shape).items():
@@ -117,295 +114,16 @@ def _from_blocks(
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
 
-def _own(array: jax.Array, sharding: Sharding) -> MutableArray:
+def own(array: jax.Array, sharding: Sharding) -> MutableArray:
+    """The mutable array that from now on owns the buffers of ``array``."""
     return wrap(BufferCell(array, sharding))
 
 
-def _made_in_trace(value: Any, sharding: Sharding | None) -> MutableArray:
+def made_in_trace(value: Any, sharding: Sharding | None) -> MutableArray:
+    """The mutable array of a value inside a trace."""
     if sharding is None and isinstance(value, jax.Array) and not _jaxapi.is_tracer(value):
         sharding = value.sharding
     value = jnp.asarray(value)
     if sharding is not None:
         value = _traced.place(value, sharding)
     return wrap(ValueCell(value, sharding))
-
-
-# Born in shards ----------------------------------------------------------------------------------
-
-
-def full(
-    shape: int | Shape,
-    fill_value: ArrayLike,
-    dtype: Any = None,
-    *,
-    sharding: Sharding | None = None,
-) -> MutableArray:
-    """A mutable array of one value, born in shards: it is never whole anywhere.
-
-    Args:
-        shape: the lengths of the axes.
-        fill_value: a scalar.
-        dtype: the dtype; by default that of ``fill_value``.
-        sharding: where the array shall live; by default on JAX's default device.
-
-    Returns:
-        The mutable array.
-
-    Raises:
-        IndivisibleError: the sharding splits an axis unevenly.
-        BadShardingError: ``sharding`` is no sharding, or has too many dimensions.
-        BadValueError: ``fill_value`` is no scalar, or a length is negative or no integer.
-        CastError: ``fill_value`` does not cast to ``dtype``.
-
-    Example:
-        >>> import mutarray as mu
-        >>> mu.full((2, 2), 7)[...]
-        Array([[7, 7],
-               [7, 7]], dtype=int32)
-    """
-    shape = _as_shape(shape)
-    value = _cast.as_value(fill_value)
-    if np.shape(value) != ():
-        raise BadValueError(f"fill_value has shape {np.shape(value)}: pass a scalar")
-    if dtype is None:
-        dtype = jnp.result_type(value) if isinstance(value, jax.Array) else _as_array(value).dtype
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
-    _cast.check_cast(value, dtype)
-    if sharding is not None:
-        check_sharding(shape, sharding)
-    if _jaxapi.in_trace():
-        return _made_in_trace(jnp.full(shape, value, dtype), sharding)
-    if sharding is None:
-        sharding = jnp.zeros((0,) * len(shape), dtype).sharding
-        check_sharding(shape, sharding)
-    if _eager.compute_sharding(sharding) is sharding and 0 not in shape:
-        scalar = value if isinstance(value, jax.Array) else np.asarray(value).astype(dtype)
-        return _own(_filler(shape, dtype, sharding)(scalar), sharding)
-    scalar = np.asarray(value).astype(dtype)
-    block_shape = layout_of(shape, sharding).block_shape
-    return _own(
-        _from_blocks(shape, sharding, lambda _: np.broadcast_to(scalar, block_shape)),
-        sharding,
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _filler(shape: Shape, dtype: Any, sharding: Sharding) -> Callable[[Any], jax.Array]:
-    return jax.jit(lambda value: jnp.full(shape, value, dtype), out_shardings=sharding)
-
-
-def _as_shape(shape: Any) -> Shape:
-    lengths = shape if isinstance(shape, (tuple, list)) else (shape,)
-    try:
-        lengths = tuple(int(n.__index__()) for n in lengths)
-    except (AttributeError, TypeError):
-        raise BadValueError(f"shape={shape!r} must be an integer or a tuple of integers") from None
-    if any(n < 0 for n in lengths):
-        raise BadValueError(f"shape={shape!r} has a negative length: lengths are 0 or more")
-    return lengths
-
-
-def zeros(
-    shape: int | Shape, dtype: Any = None, *, sharding: Sharding | None = None
-) -> MutableArray:
-    """A mutable array of zeros, born in shards. See `full`.
-
-    Args:
-        shape: the lengths of the axes.
-        dtype: the dtype; by default JAX's default float.
-        sharding: where the array shall live; by default on JAX's default device.
-
-    Returns:
-        The mutable array.
-
-    Raises:
-        IndivisibleError: the sharding splits an axis unevenly.
-
-    Example:
-        >>> import mutarray as mu
-        >>> mu.zeros(3)[...]
-        Array([0., 0., 0.], dtype=float32)
-    """
-    return full(shape, 0, _float(dtype), sharding=sharding)
-
-
-def ones(
-    shape: int | Shape, dtype: Any = None, *, sharding: Sharding | None = None
-) -> MutableArray:
-    """A mutable array of ones, born in shards. See `full`.
-
-    Args:
-        shape: the lengths of the axes.
-        dtype: the dtype; by default JAX's default float.
-        sharding: where the array shall live; by default on JAX's default device.
-
-    Returns:
-        The mutable array.
-
-    Raises:
-        IndivisibleError: the sharding splits an axis unevenly.
-
-    Example:
-        >>> import mutarray as mu
-        >>> mu.ones(3, int)[...]
-        Array([1, 1, 1], dtype=int32)
-    """
-    return full(shape, 1, _float(dtype), sharding=sharding)
-
-
-def empty(
-    shape: int | Shape, dtype: Any = None, *, sharding: Sharding | None = None
-) -> MutableArray:
-    """A mutable array whose contents do not matter. JAX has no uninitialised memory: it is zeros.
-
-    Args:
-        shape: the lengths of the axes.
-        dtype: the dtype; by default JAX's default float.
-        sharding: where the array shall live; by default on JAX's default device.
-
-    Returns:
-        The mutable array.
-
-    Raises:
-        IndivisibleError: the sharding splits an axis unevenly.
-
-    Example:
-        >>> import mutarray as mu
-        >>> mu.empty((2, 3)).shape
-        (2, 3)
-    """
-    return zeros(shape, dtype, sharding=sharding)
-
-
-def _float(dtype: Any) -> Any:
-    return jnp.zeros(()).dtype if dtype is None else dtype
-
-
-def _like(x: Any, dtype: Any, shape: Any, sharding: Any) -> tuple[Shape, Any, Any]:
-    """Shape, dtype and sharding of ``x``, where they are not given."""
-    value = x if isinstance(x, MutableArray) else _as_array(x)
-    if sharding is None and isinstance(value, (MutableArray, jax.Array)):
-        traced = _jaxapi.is_tracer(value)
-        sharding = cell_of(value).sharding if isinstance(value, MutableArray) else (
-            None if traced else value.sharding
-        )
-    return value.shape if shape is None else shape, dtype or value.dtype, sharding
-
-
-def full_like(
-    x: ArrayLike | MutableArray,
-    fill_value: ArrayLike,
-    dtype: Any = None,
-    shape: int | Shape | None = None,
-    *,
-    sharding: Sharding | None = None,
-) -> MutableArray:
-    """A mutable array of one value with the shape, dtype and sharding of ``x``. See `full`.
-
-    Args:
-        x: an array, mutable or not.
-        fill_value: a scalar.
-        dtype: another dtype.
-        shape: another shape.
-        sharding: another sharding.
-
-    Returns:
-        The mutable array.
-
-    Raises:
-        IndivisibleError: the sharding splits an axis unevenly.
-
-    Example:
-        >>> import jax.numpy as jnp, mutarray as mu
-        >>> mu.full_like(jnp.ones(2), 5)[...]
-        Array([5., 5.], dtype=float32)
-    """
-    shape, dtype, sharding = _like(x, dtype, shape, sharding)
-    return full(shape, fill_value, dtype, sharding=sharding)
-
-
-def zeros_like(
-    x: ArrayLike | MutableArray,
-    dtype: Any = None,
-    shape: int | Shape | None = None,
-    *,
-    sharding: Sharding | None = None,
-) -> MutableArray:
-    """A mutable array of zeros with the shape, dtype and sharding of ``x``. See `full_like`."""
-    return full_like(x, 0, dtype, shape, sharding=sharding)
-
-
-def ones_like(
-    x: ArrayLike | MutableArray,
-    dtype: Any = None,
-    shape: int | Shape | None = None,
-    *,
-    sharding: Sharding | None = None,
-) -> MutableArray:
-    """A mutable array of ones with the shape, dtype and sharding of ``x``. See `full_like`."""
-    return full_like(x, 1, dtype, shape, sharding=sharding)
-
-
-def empty_like(
-    x: ArrayLike | MutableArray,
-    dtype: Any = None,
-    shape: int | Shape | None = None,
-    *,
-    sharding: Sharding | None = None,
-) -> MutableArray:
-    """A mutable array of zeros with the shape, dtype and sharding of ``x``. See `empty`."""
-    return zeros_like(x, dtype, shape, sharding=sharding)
-
-
-def from_callback(
-    shape: int | Shape,
-    sharding: Sharding,
-    callback: Callable[[tuple[slice, ...]], ArrayLike],
-    dtype: Any = None,
-) -> MutableArray:
-    """A mutable array whose blocks a function makes, one for each device of this process.
-
-    Args:
-        shape: the lengths of the axes.
-        sharding: where the array shall live.
-        callback: is given the slices of a block and returns its values; never asked for more than
-            one block at once.
-        dtype: the dtype; by default that of the first block.
-
-    Returns:
-        The mutable array.
-
-    Raises:
-        IndivisibleError: the sharding splits an axis unevenly.
-        BroadcastError: a block has another shape than its slices say.
-        CastError: a block does not cast to ``dtype``.
-        TraceError: called inside of a trace, where no host function can run.
-
-    Example:
-        >>> import jax, numpy as np, mutarray as mu
-        >>> from jax.sharding import NamedSharding, PartitionSpec as P
-        >>> s = NamedSharding(jax.make_mesh((4,), ('d',)), P('d'))
-        >>> m = mu.from_callback((8,), s, lambda index: np.arange(8.0)[index])
-        >>> float(m[5])
-        5.0
-    """
-    shape = _as_shape(shape)
-    check_sharding(shape, sharding)
-    if _jaxapi.in_trace():
-        raise TraceError(
-            "from_callback runs a function on the host, and is called inside of a trace: call it "
-            "before, and pass the array in"
-        )
-    kind = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
-
-    def block(index: tuple[slice, ...]) -> np.ndarray:
-        nonlocal kind
-        value = _as_array(callback(index))
-        kind = value.dtype if kind is None else kind
-        _cast.check_cast(value, kind)
-        wanted = tuple(len(range(n)[s]) for n, s in zip(shape, index, strict=True))
-        if value.shape != wanted:
-            _cast.check_broadcast(value, wanted)
-        return np.broadcast_to(np.asarray(value).astype(kind), wanted)
-
-    return _own(_from_blocks(shape, sharding, block), sharding)

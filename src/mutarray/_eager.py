@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
 from mutarray import _jaxapi, _traced
-from mutarray._select import Form, Selection
+from mutarray._form import Form, Selection
 from mutarray._traced import Home
 
 
@@ -163,5 +163,3 @@ def take_over(x: jax.Array, sharding: Sharding) -> jax.Array:
     out = copy(x, sharding)
     x.delete()
     return out
-
-

@@ -27,6 +27,9 @@ try:  # JAX >= 0.10
 except ImportError:  # JAX 0.9
     from jax._src.state.indexing import Slice
 
+# JAX's error messages name the line of the user's code, not one of the core's files.
+source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), "_"))
+
 # Traces ------------------------------------------------------------------------------------------
 
 
@@ -42,7 +45,7 @@ def in_trace() -> bool:
 
 def is_tracer(x: Any) -> bool:
     """Whether ``x`` stands for a value that is not known yet."""
-    return isinstance(x, jax.core.Tracer)
+    return isinstance(x, core.Tracer)
 
 
 def manual_axes() -> frozenset[str]:
@@ -72,7 +75,7 @@ class _Door(core.ArrayRefImpl):
         self._lender = lender
 
     @property
-    def _buf(self) -> jax.Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def _buf(self) -> jax.Array:  # pyright: ignore
         return self._lender.lend()
 
     @_buf.setter
@@ -174,12 +177,12 @@ def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
 
 
 def custom_layout(x: jax.Array) -> Any:
-    """The ``Format`` of ``x`` if the order of its dimensions in memory is not C's, else ``None``."""
+    """The ``Format`` of ``x`` if its dimensions lie in another order than C's, else ``None``."""
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
         return None
-    layout = x.format.layout
-    order = getattr(layout, "major_to_minor", None)
-    return x.format if order is not None and tuple(order) != tuple(range(x.ndim)) else None
+    form = x.format  # pyright: ignore[reportAttributeAccessIssue]
+    order = getattr(form.layout, "major_to_minor", None)
+    return form if order is not None and tuple(order) != tuple(range(x.ndim)) else None
 
 
 def to_host(x: jax.Array) -> np.ndarray:

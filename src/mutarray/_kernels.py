@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from mutarray._cast import trim
-from mutarray._select import Form, Span
+from mutarray._form import Form, Span
 
 Operands = Sequence[Any]
 
@@ -85,7 +85,7 @@ def _bases(form: Form, starts: Operands) -> tuple[list[Any], list[Any]]:
             bases.append(start)
             offsets.append(None)
             continue
-        start = _position(start, n, form.wrap)
+        start = _position(start, n, dim.wrap)
         base = jnp.clip(start, 0, n - min(dim.extent, n))
         bases.append(base)
         offsets.append(start - base if dim.rule == "loose" else None)
@@ -170,7 +170,7 @@ def _positions(form: Form, points: Operands) -> list[jax.Array]:
     flat = []
     for d, p in zip(form.point_dims, points, strict=True):
         n = form.shape[d]
-        p = _position(p, n, form.wrap)
+        p = _position(p, n, form.dims[d].wrap)
         p = jnp.clip(p, 0, n - 1) if form.rule == "clip" else jnp.where(p < 0, n, p)
         flat.append(jnp.broadcast_to(p, shape).reshape(count))
     wide = any(p.dtype.itemsize > 4 for p in flat)
@@ -311,9 +311,7 @@ def write(
         return write_spans(x, form, starts, core)
     sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
     if form.mask_dims is not None:
-        inside = jnp.expand_dims(
-            mask, [d for d in range(x.ndim) if d not in form.mask_dims]
-        )
+        inside = jnp.expand_dims(mask, [d for d in range(x.ndim) if d not in form.mask_dims])
         value = core.reshape(sub_shape(form))
         sub = jnp.where(inside, _COMBINE[op](sub, value), sub)
     elif form.points_shape is None:

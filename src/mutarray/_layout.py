@@ -140,7 +140,8 @@ def _indivisible(shape: Shape, axis: int, parts: int, by: str) -> IndivisibleErr
     fits = f"{below + parts}" if below == 0 else f"{below} or {below + parts}"
     return IndivisibleError(
         f"axis {axis} of shape {shape} has size {size}, which {by} split {parts} ways, and {parts} "
-        f"does not divide {size}: make it {fits} long, or leave axis {axis} whole (None in the spec)"
+        f"does not divide {size}: make it {fits} long, or leave axis {axis} whole, with None in "
+        "the spec"
     )
 
 

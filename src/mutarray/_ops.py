@@ -11,8 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from mutarray import _cast, _eager, _jaxapi, _traced
 from mutarray._cell import BufferCell, Cell
+from mutarray._form import Selection
 from mutarray._layout import check_sharding
-from mutarray._select import Selection, select
+from mutarray._select import select
 from mutarray._types import Index
 from mutarray.errors import BadShardingError, CastError
 

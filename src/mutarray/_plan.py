@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mutarray._form import Points, Selection, Span
 from mutarray._layout import Layout, Shard
-from mutarray._select import Points, Selection, Span
 
 
 class SpanPart(NamedTuple):

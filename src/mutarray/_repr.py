@@ -81,5 +81,3 @@ def element(data: jax.Array, index: tuple[int, ...]) -> Any:
     starts = [np.int32(i) for i in index]
     one = jax.lax.dynamic_slice(data, starts, (1,) * data.ndim)
     return np.asarray(one).reshape(())[()]
-
-

@@ -5,142 +5,24 @@ dimension of the array, either a `Span` (evenly spaced positions) or `Points` (p
 index array). What decides shapes, and so what is compiled, is in the hashable `Form`; what may vary
 from call to call without a recompile (starts, index arrays, masks) are operands beside it.
 
-A selection's elements have a canonical order, the *core*: the axes of the broadcast index arrays
-first, then one axis for each span, in the order of the array's dimensions and ascending. The result
-that a user sees differs from it by a flip (negative steps), a move of the points axes and a reshape
-(dropped integers, ``None``); `Form` says which.
-
 The rules are NumPy's (https://numpy.org/doc/stable/user/basics.indexing.html), with JAX's for what
 is known only when the program runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from mutarray import _items
+from mutarray._form import Form, Points, Selection, Span
 from mutarray._items import Item
 from mutarray._types import Index, Operand, Shape
 from mutarray.errors import BadIndexError, BadModeError, OutOfBoundsError, TracedIndexError
 
 MODES = ("clip", "drop", "fill")
-
-
-class Span(NamedTuple):
-    """Evenly spaced positions along one dimension, from a start that is an operand.
-
-    Attributes:
-        size: how many.
-        step: how far apart, at least 1.
-        flip: whether the user meets them in descending order.
-        rule: ``'exact'``: the start is known to fit. ``'window'``: it is moved until all fit.
-            ``'loose'``: positions out of range are not written, or read as the fill value.
-    """
-
-    size: int
-    step: int = 1
-    flip: bool = False
-    rule: str = "exact"
-
-    @property
-    def extent(self) -> int:
-        """How many positions lie between the first and the last, both included."""
-        return (self.size - 1) * self.step + 1 if self.size else 0
-
-
-class Points(NamedTuple):
-    """Positions along one dimension from an index array, which is an operand."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What of a selection is known when a program is compiled; the key of the compile cache.
-
-    Attributes:
-        shape: the shape of the array that is indexed.
-        dims: for each of its dimensions, a `Span` or `Points`.
-        points_shape: the shape to which the index arrays broadcast; ``None`` without any.
-        points_at: how many spans come before the points axes in the result.
-        result_shape: the shape that the user sees.
-        sources: for each axis of the result the dimension that it comes from; ``None`` for the axes
-            of ``None`` and of index arrays.
-        rule: ``'exact'``, ``'clip'`` or ``'drop'``: what happens to index arrays out of range.
-        wrap: whether negative entries of index arrays and starts still have to be wrapped.
-        mask_dims: the dimensions under a traced mask, which are whole spans; ``None`` without one.
-        unique: the user's word that no position occurs twice.
-    """
-
-    shape: Shape
-    dims: tuple[Span | Points, ...]
-    points_shape: Shape | None
-    points_at: int
-    result_shape: Shape
-    sources: tuple[int | None, ...]
-    rule: str = "exact"
-    wrap: bool = False
-    mask_dims: tuple[int, ...] | None = None
-    unique: bool = False
-
-    @property
-    def span_dims(self) -> tuple[int, ...]:
-        """The dimensions that have a span."""
-        return tuple(d for d, dim in enumerate(self.dims) if isinstance(dim, Span))
-
-    @property
-    def point_dims(self) -> tuple[int, ...]:
-        """The dimensions that have an index array."""
-        return tuple(d for d, dim in enumerate(self.dims) if isinstance(dim, Points))
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The spans, in the order of the array's dimensions."""
-        return tuple(dim for dim in self.dims if isinstance(dim, Span))
-
-    @property
-    def core_shape(self) -> Shape:
-        """The shape of the selected elements in canonical order."""
-        return (self.points_shape or ()) + tuple(
-            1 if self.mask_dims is not None and d in self.mask_dims else span.size
-            for d, span in zip(self.span_dims, self.spans, strict=True)
-        )
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the selection is the array itself, element by element in order."""
-        return (
-            self.points_shape is None
-            and self.mask_dims is None
-            and self.sources == tuple(range(len(self.shape)))
-            and all(s == Span(n) for s, n in zip(self.dims, self.shape, strict=True))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """A `Form` with its operands.
-
-    Attributes:
-        form: the static part.
-        starts: for each span its start; an ``int`` where it is known on the host.
-        points: for each dimension with an index array that array, not yet broadcast; a NumPy array
-            where it is known on the host.
-        mask: the traced mask, over ``form.mask_dims``.
-    """
-
-    form: Form
-    starts: tuple[Operand, ...] = ()
-    points: tuple[Operand, ...] = ()
-    mask: Any = None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether everything is known on the host, so that a `Plan` can be made."""
-        return self.mask is None and not any(
-            not isinstance(x, (int, np.ndarray)) for x in (*self.starts, *self.points)
-        )
 
 
 @dataclass(slots=True)
@@ -244,7 +126,6 @@ def _finish(draft: _Draft, has_arrays: bool, unique: bool) -> Selection:
         result_shape=tuple(size for size, _ in axes),
         sources=tuple(source for _, source in axes),
         rule=rule,
-        wrap=draft.wrap,
         mask_dims=draft.mask_dims,
         unique=unique or (draft.writing and not draft.traced and _all_differ(draft, points_shape)),
     )
@@ -315,7 +196,7 @@ def _read_window(draft: _Draft, item: Item, has_arrays: bool) -> None:
         fits = 0 <= start <= n - span.extent
         draft.span(span if fits else span._replace(rule="loose"), start)
     else:
-        draft.span(span._replace(rule="loose" if loose else "window"), start)
+        draft.span(span._replace(rule="loose" if loose else "window", wrap=draft.wrap), start)
 
 
 def _read_int(draft: _Draft, item: Item, has_arrays: bool) -> None:
@@ -326,7 +207,7 @@ def _read_int(draft: _Draft, item: Item, has_arrays: bool) -> None:
         loose = draft.writing if draft.mode is None else draft.mode != "clip"
         if n == 0:
             raise _items.empty_axis(axis)
-        draft.span(Span(1, rule="loose" if loose else "window"), i)
+        draft.span(Span(1, rule="loose" if loose else "window", wrap=draft.wrap), i)
         return
     wrapped = i + n if i < 0 and draft.wrap else i
     if 0 <= wrapped < n:
@@ -363,7 +244,7 @@ def _read_array(draft: _Draft, item: Item, has_arrays: bool) -> None:
         draft.traced = True
         if n == 0 and array.size:
             raise _items.empty_axis(axis)
-    draft.dims.append(Points())
+    draft.dims.append(Points(wrap=draft.wrap and not isinstance(array, np.ndarray)))
     draft.points.append(array)
     draft.arrays.append(array)
 
@@ -432,20 +313,3 @@ _READERS = {
     "bool": _read_bool,
     "mask": _read_mask,
 }
-
-
-def with_trailing(selection: Selection, trailing: Shape) -> Selection:
-    """The same selection of an array with more dimensions behind, all taken whole.
-
-    PRNG keys are written and read as the integers that they are made of, which have such a
-    dimension.
-    """
-    form = selection.form
-    form = replace(
-        form,
-        shape=form.shape + trailing,
-        dims=form.dims + tuple(Span(n) for n in trailing),
-        result_shape=form.result_shape + trailing,
-        sources=form.sources + tuple(range(len(form.shape), len(form.shape) + len(trailing))),
-    )
-    return replace(selection, form=form, starts=selection.starts + (0,) * len(trailing))

@@ -6,8 +6,8 @@ index, and the answer is the same on any number of devices (openxla/xla#49118, #
 cannot show through). It is the reference for the faster engines.
 
 On explicit meshes the sharding is read off the array's type. On auto meshes the type does not say;
-there the sharding that the `MutableArray` carries is used, where the array has the shape that it was
-made for and no ``vmap`` or ``shard_map`` has taken dimensions off or blocks out of it.
+there the sharding that the `MutableArray` carries is used, where the array has the shape that it
+was made for and no ``vmap`` or ``shard_map`` has taken dimensions off or blocks out of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from mutarray import _cast, _jaxapi, _kernels
+from mutarray._form import Form, Selection, with_trailing
 from mutarray._layout import spec_where_divisible, split_axes
-from mutarray._select import Form, Selection, with_trailing
 from mutarray._types import Shape
 
 
@@ -72,7 +72,7 @@ def _explicit_part(spec: PartitionSpec, mesh: Any) -> PartitionSpec:
 
     def part(names: Any) -> Any:
         kept = tuple(n for n in (names if isinstance(names, tuple) else (names,)) if n in explicit)
-        return (kept if len(kept) > 1 else kept[0]) if kept else None
+        return kept or None
 
     return PartitionSpec(*map(part, spec))
 
@@ -81,18 +81,21 @@ def _frame(x: jax.Array, home: Home) -> _Frame:
     typed = _jaxapi.explicit_spec(x)
     mesh, spec = typed if typed is not None else (None, None)
     constrain = None
-    if home.sharding is not None and x.shape == home.shape and not _jaxapi.manual_axes():
-        if len(home.sharding.device_set) > 1 and not _all_explicit(home.sharding):
-            constrain = home.sharding
+    fits = x.shape == home.shape and not _jaxapi.manual_axes()
+    if home.sharding is not None and fits and _needs_constraints(home.sharding):
+        constrain = home.sharding
     return _Frame(mesh, spec, constrain)
 
 
-def _all_explicit(sharding: Sharding) -> bool:
-    return isinstance(sharding, NamedSharding) and not sharding.mesh.abstract_mesh.auto_axes
+def _needs_constraints(sharding: Sharding) -> bool:
+    """Whether it splits over axes that the types of arrays do not speak of."""
+    if isinstance(sharding, NamedSharding) and not sharding.mesh.abstract_mesh.auto_axes:
+        return False
+    return len(sharding.device_set) > 1
 
 
 def read_spec(form: Form, sharding: NamedSharding) -> PartitionSpec:
-    """How a read is split: as the array along dimensions that it takes, where the lengths divide."""
+    """How a read is split: as the array is along what it takes, where the lengths divide."""
     axes = split_axes(sharding, len(form.shape))
     return spec_where_divisible(
         form.result_shape,
@@ -120,14 +123,15 @@ def _raw(x: jax.Array) -> tuple[jax.Array, Any, Shape]:
 def fill_value(dtype: Any, fill: Any) -> Any:
     """What stands for elements out of range: JAX's choice for the dtype, or the user's."""
     if fill is not None:
-        return np.asarray(fill).astype(dtype)
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return np.asarray(np.nan).astype(dtype)
-    if dtype == np.bool_:
-        return np.asarray(True)
-    info = jnp.iinfo(dtype)
-    signed = jnp.issubdtype(dtype, jnp.signedinteger)
-    return np.asarray(info.min if signed else info.max).astype(dtype)
+        value = fill
+    elif jnp.issubdtype(dtype, jnp.inexact):
+        value = np.nan
+    elif dtype == np.bool_:
+        value = True
+    else:
+        info = jnp.iinfo(dtype)
+        value = info.min if jnp.issubdtype(dtype, jnp.signedinteger) else info.max
+    return np.asarray(value).astype(dtype)[()]
 
 
 def _operands(frame: _Frame, selection: Selection) -> tuple[list[Any], list[Any], Any]:
@@ -160,6 +164,9 @@ def read(
     form = selection.form
     if form.is_whole and out_spec is None:
         return x
+    if 0 in form.result_shape and not _cast.is_key(x.dtype):
+        # Nothing depends on the array, so a program of it alone would know no devices.
+        return jnp.zeros(form.result_shape, x.dtype)
     frame = _frame(x, home)
     spec = _read_spec(frame, form) if out_spec is None else out_spec
     raw, impl, extra = _raw(x)
@@ -194,9 +201,7 @@ def write(
     selection = with_trailing(selection, extra)
     starts, points, mask = _operands(frame, selection)
     core = _kernels.to_core(frame.gather(_raw(value)[0]), selection.form)
-    result = _kernels.write(
-        frame.gather(raw), selection.form, starts, points, mask, core, op
-    )
+    result = _kernels.write(frame.gather(raw), selection.form, starts, points, mask, core, op)
     result = frame.gather(result)
     if impl is not None:
         result = jax.random.wrap_key_data(result, impl=impl)

@@ -1,0 +1,141 @@
+"""The gradient through an overwrite crashed, and the first mend returned a wrong one.
+
+https://github.com/jax-ml/jax/issues/33987, https://github.com/jax-ml/jax/pull/35217
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mutarray as mu
+from tests.cases.support import KINDS, rows
+
+pytestmark = pytest.mark.core
+
+runs = pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+@runs
+def test_an_overwrite_cuts_the_gradient(run: Any) -> None:
+    def f(x: Any) -> Any:
+        m = mu.mutable_array(x)
+        m[()] = jnp.ones_like(x)
+        return m[()]
+
+    assert float(run(jax.grad(f))(3.0)) == 0.0
+    value, gradient = run(jax.value_and_grad(f))(3.0)
+    assert float(value) == 1.0 and float(gradient) == 0.0
+
+
+@runs
+def test_a_chain_of_writes(run: Any) -> None:
+    def g(x: Any) -> Any:
+        m = mu.mutable_array(x)
+        m[0] = m[0] ** 2
+        m[1] = m[0] * m[1]
+        return m[...].sum()
+
+    def with_at(x: Any) -> Any:
+        x = x.at[0].set(x[0] ** 2)
+        return x.at[1].set(x[0] * x[1]).sum()
+
+    x = jnp.array([2.0, 3.0])
+    assert run(jax.grad(g))(x).tolist() == [16.0, 4.0]
+    assert run(jax.grad(g))(x).tolist() == jax.grad(with_at)(x).tolist()
+    assert float(g(x)) == float(with_at(x)) == 16.0
+
+
+# Each pair is the same function, once with a mutable array and once with JAX's functional updates.
+
+
+def _overwrite_twice(x: Any) -> Any:
+    m = mu.mutable_array(x)
+    m[2:6] = m[0:4] * m[1]
+    m[2] = 0.0
+    m[::-3] = m[::3] + x[::3]
+    return (m[...] ** 2).sum()
+
+
+def _overwrite_twice_at(x: Any) -> Any:
+    y = x.at[2:6].set(x[0:4] * x[1])
+    y = y.at[2].set(0.0)
+    y = y.at[::-3].set(y[::3] + x[::3])
+    return (y**2).sum()
+
+
+def _swap(x: Any) -> Any:
+    m = mu.mutable_array(x)
+    old = mu.swap(m, [1, 6], x[:2] ** 2)
+    m[0] = 1.0
+    return (old * 3).sum() + jnp.sin(m[...]).sum()
+
+
+def _swap_at(x: Any) -> Any:
+    i = jnp.array([1, 6])
+    return (x[i] * 3).sum() + jnp.sin(x.at[i].set(x[:2] ** 2).at[0].set(1.0)).sum()
+
+
+def _accumulate(x: Any) -> Any:
+    m = mu.zeros(8)
+    mu.addupdate(m, [3, 3, 5], x[:3] ** 2)
+    m[5] = m[5] * x[7]
+    return (m[...] * x).sum()
+
+
+def _accumulate_at(x: Any) -> Any:
+    y = jnp.zeros(8).at[jnp.array([3, 3, 5])].add(x[:3] ** 2)
+    return (y.at[5].set(y[5] * x[7]) * x).sum()
+
+
+def _duplicates(x: Any) -> Any:
+    m = mu.mutable_array(x)
+    m[jnp.array([1, 1, 4])] = x[5:] ** 2
+    return (m[...] ** 2).sum()
+
+
+def _duplicates_at(x: Any) -> Any:
+    return (x.at[jnp.array([1, 4])].set(x[6:] ** 2) ** 2).sum()
+
+
+def _whole(x: Any) -> Any:
+    m = mu.mutable_array(x)
+    m[...] = m[...] * 2
+    m[x > 3] = 0.0
+    return (m[...] * x).sum()
+
+
+def _whole_at(x: Any) -> Any:
+    return (jnp.where(x > 3, 0.0, x * 2) * x).sum()
+
+
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "overwrite twice": (_overwrite_twice, _overwrite_twice_at),
+    "swap": (_swap, _swap_at),
+    "accumulate": (_accumulate, _accumulate_at),
+    "duplicates": (_duplicates, _duplicates_at),
+    "whole and mask": (_whole, _whole_at),
+}
+X = np.arange(8, dtype=np.float32) / 2 + 1
+
+
+@runs
+@pytest.mark.parametrize("kind", [None, *KINDS])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_as_with_functional_updates(pair: str, kind: str | None, run: Any) -> None:
+    mutable, functional = PAIRS[pair]
+    x = jnp.asarray(X)
+    wanted = jax.grad(functional)(x)
+    tangent = jax.jvp(functional, (x,), (x,))
+    if kind is not None:
+        x = jax.device_put(x, rows(kind))
+    value, gradient = run(jax.value_and_grad(mutable))(x)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-6)
+    np.testing.assert_allclose(value, functional(jnp.asarray(X)), rtol=1e-6)
+    got = run(lambda x: jax.jvp(mutable, (x,), (x,)))(x)
+    np.testing.assert_allclose(got, tangent, rtol=1e-6)
+    if kind is not None:
+        assert gradient.sharding.is_equivalent_to(x.sharding, 1) or kind == "auto"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -80,7 +81,7 @@ class MutableArray:
         return _ops.sharding(cell_of(self))
 
     @property
-    def addressable_shards(self) -> list[Any]:
+    def addressable_shards(self) -> Sequence[Any]:
         """The blocks on the devices of this process, as they are now (immutable)."""
         return _ops.snapshot(cell_of(self)).addressable_shards
 

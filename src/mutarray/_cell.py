@@ -97,9 +97,9 @@ class BufferCell:
     def ref(self) -> Any:
         """The Ref that stands for this cell in traces; always the same object."""
         with self.lock:
+            array = self.array()
             if self._door is None:
-                self._door = _jaxapi.make_door(self.array(), self)
-            self._live()
+                self._door = _jaxapi.make_door(array, self)
             return self._door
 
     def lend(self) -> jax.Array:
@@ -118,14 +118,16 @@ class BufferCell:
         JAX 0.9 cannot compile a Ref in host memory for several CPU devices, and later versions
         move the whole array to the device all the same.
         """
-        if self._lent is None or self._lent.is_deleted():
-            self._lent = jax.device_put(self._live(), work, may_alias=False)
-        return self._lent
+        lent = self._lent
+        if lent is None:
+            lent = self._lent = jax.device_put(self._live(), work, may_alias=False)
+        return lent
 
     def _settle(self) -> None:
+        """Brings a lent copy home; drops one that was donated to a call that failed."""
         with self.lock:
-            if self._lent is not None and not self._lent.is_deleted():
-                lent, self._lent = self._lent, None
+            lent, self._lent = self._lent, None
+            if lent is not None and not lent.is_deleted():
                 self.replace(jax.device_put(lent, self.sharding, may_alias=False))
 
     def traced_value(self) -> jax.Array:

@@ -20,13 +20,20 @@ from mutarray._form import Form, Selection
 from mutarray._traced import Home
 
 
-@functools.lru_cache(maxsize=256)
 def compute_sharding(sharding: Sharding) -> Sharding:
-    """The same layout in the memory that the devices compute from."""
+    """The same layout in the memory that the devices compute from.
+
+    The very object where it is that already: a cache of it would give the first equal one.
+    """
+    elsewhere = _compute_sharding(sharding)
+    return sharding if elsewhere is None else elsewhere
+
+
+@functools.lru_cache(maxsize=256)
+def _compute_sharding(sharding: Sharding) -> Sharding | None:
     default = next(iter(sharding.device_set)).default_memory().kind
-    if sharding.memory_kind in (None, default):
-        return sharding
-    return sharding.with_memory_kind(default)
+    there = sharding.memory_kind in (None, default)
+    return None if there else sharding.with_memory_kind(default)
 
 
 def read(
@@ -69,7 +76,8 @@ def write(
         value = _near(value, work)
     else:
         value = np.asarray(value).astype(x.dtype)
-    writer = _writer(selection.form, Home(x.shape, work), op)
+    place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
+    writer = _writer(selection.form, Home(x.shape, work), op, place)
     out = writer(_onto(x, work), value, *_operands(selection))
     return out if work is sharding else jax.device_put(out, sharding)
 
@@ -120,14 +128,14 @@ def _same_mesh(out: NamedSharding, home: Home) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _writer(form: Form, home: Home, op: str) -> Callable[..., jax.Array]:
+def _writer(form: Form, home: Home, op: str, out: Any) -> Callable[..., jax.Array]:
     def write_program(
         x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any]
     ) -> jax.Array:
         selection = Selection(form, tuple(starts), tuple(points))
         return _traced.write(x, home, selection, value.astype(x.dtype), op)
 
-    return jax.jit(write_program, out_shardings=home.sharding)
+    return jax.jit(write_program, out_shardings=out)
 
 
 @functools.lru_cache(maxsize=256)

@@ -106,10 +106,6 @@ def _origin(source: Any) -> Iterator[None]:
         yield
 
 
-# Frames of this package are none of the user's, so places in error messages are not in here.
-source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
-
-
 def here() -> Any:
     """The place in the user's code that runs now, for error messages."""
     return source_info_util.current()
@@ -163,13 +159,24 @@ def replicated(sharding: Sharding) -> Sharding:
     return GSPMDSharding.get_replicated(sharding._internal_device_list)
 
 
+def blocks(x: jax.Array) -> list[jax.Array]:
+    """The single-device arrays of this process that make up ``x``, in its sharding's order.
+
+    ``x.addressable_shards`` is computed once, and is stale after JAX has replaced the buffers in an
+    array that it had as a Ref.
+    """
+    return list(x._arrays)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
     """A second array object over the same buffers, under an equal ``sharding`` object."""
-    if x.size == 0 and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(x)
+        return jax.random.wrap_key_data(alias(data, data.sharding), impl=jax.random.key_impl(x))
+    if x.size == 0:
         # Programs give empty arrays shards of the wrong shape; there is nothing to share.
         return jax.device_put(np.zeros(x.shape, x.dtype), sharding)
-    shards = [shard.data for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, blocks(x), dtype=x.dtype)
 
 
 def custom_layout(x: jax.Array) -> Any:

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -30,6 +30,18 @@ def named(
     devices = np.array(jax.devices()[: math.prod(shape)]).reshape(shape)
     mesh = Mesh(devices, tuple(axes), axis_types=(KINDS[kind],) * len(shape))
     return NamedSharding(mesh, P(*spec), memory_kind=memory_kind)
+
+
+def on_mesh(sharding: Any) -> AbstractContextManager[Any]:
+    """The context that JAX asks for where a transformation runs on an explicit mesh without a jit.
+
+    Constants have no mesh then ("Please enter your `jit` into a mesh context via `jax.set_mesh`");
+    the same goes for ``x.at[0].set(0.)`` of a plain array. Since JAX 0.12, gradients need it under
+    ``jit`` too.
+    """
+    mesh = getattr(sharding, "mesh", None)
+    explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
+    return jax.set_mesh(mesh) if explicit else nullcontext()
 
 
 def rows(kind: str = "auto", parts: int = 4) -> NamedSharding:

@@ -167,7 +167,9 @@ class _Leaf:
     def __str__(self) -> str:
         made = getattr(self._cell, "made_at", "")
         made = f" made at {made}" if made else ""
-        mend = "pass it once" if isinstance(self._cell, BufferCell) else "return its values, m[...]"
+        mend = "return its values, m[...]"
+        if isinstance(self._cell, BufferCell):  # an argument, or one that was closed over
+            mend = f"pass it once, and {mend}"
         return f"<mutable array{made}: {mend}>"
 
     def __eq__(self, other: object) -> bool:

@@ -112,7 +112,7 @@ def zeros(
         >>> mu.zeros(3)[...]
         Array([0., 0., 0.], dtype=float32)
     """
-    return full(shape, 0, _float(dtype), sharding=sharding)
+    return full(shape, False, _float(dtype), sharding=sharding)
 
 
 def ones(
@@ -136,7 +136,7 @@ def ones(
         >>> mu.ones(3, int)[...]
         Array([1, 1, 1], dtype=int32)
     """
-    return full(shape, 1, _float(dtype), sharding=sharding)
+    return full(shape, True, _float(dtype), sharding=sharding)
 
 
 def empty(
@@ -220,7 +220,7 @@ def zeros_like(
     sharding: Sharding | None = None,
 ) -> MutableArray:
     """A mutable array of zeros with the shape, dtype and sharding of ``x``. See `full_like`."""
-    return full_like(x, 0, dtype, shape, sharding=sharding)
+    return full_like(x, False, dtype, shape, sharding=sharding)
 
 
 def ones_like(
@@ -231,7 +231,7 @@ def ones_like(
     sharding: Sharding | None = None,
 ) -> MutableArray:
     """A mutable array of ones with the shape, dtype and sharding of ``x``. See `full_like`."""
-    return full_like(x, 1, dtype, shape, sharding=sharding)
+    return full_like(x, True, dtype, shape, sharding=sharding)
 
 
 def empty_like(

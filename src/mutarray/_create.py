@@ -50,14 +50,14 @@ def mutable_array(
         >>> m.sharding is s, m[...].sharding == s
         (True, True)
     """
+    if donate:
+        _check_donation(x, sharding)
     if isinstance(x, MutableArray):
         cell = cell_of(x)
         sharding = cell.sharding if sharding is None else sharding
         x = _ops.snapshot(cell)
     elif _jaxapi.is_ref(x):
         x = x[...]  # pyright: ignore
-    if donate:
-        _check_donation(x, sharding)
     value = as_array(x)
     if sharding is not None:
         check_sharding(np.shape(value), sharding)
@@ -77,9 +77,14 @@ def as_array(x: Any) -> Any:
     """A JAX or NumPy array, of a dtype that JAX has, and not weak."""
     value = _cast.as_value(x)
     if isinstance(value, jax.Array):
-        return jnp.asarray(value, value.dtype) if value.weak_type else value
-    value = np.asarray(value)
-    return value.astype(jax.dtypes.canonicalize_dtype(jnp.result_type(x if value is x else value)))
+        weak = getattr(value, "weak_type", False)  # keys have no such attribute
+        return jnp.asarray(value, value.dtype) if weak else value
+    array = np.asarray(value)
+    kind = jnp.result_type(x if array is x else array)
+    if not isinstance(x, (np.ndarray, np.generic)) and _cast.kind(kind) in (1, 2):
+        for extreme in (array.min(initial=0), array.max(initial=0)):
+            _cast.check_cast(int(extreme), kind)  # as in JAX, Python integers must fit
+    return array.astype(jax.dtypes.canonicalize_dtype(kind))
 
 
 def _check_donation(x: Any, sharding: Sharding | None) -> None:
@@ -121,7 +126,8 @@ def own(array: jax.Array, sharding: Sharding) -> MutableArray:
 
 def made_in_trace(value: Any, sharding: Sharding | None) -> MutableArray:
     """The mutable array of a value inside a trace."""
-    if sharding is None and isinstance(value, jax.Array) and not _jaxapi.is_tracer(value):
+    known = isinstance(value, jax.Array) and not _jaxapi.is_tracer(value)
+    if sharding is None and known and value.committed:  # else JAX may still choose the devices
         sharding = value.sharding
     value = jnp.asarray(value)
     if sharding is not None:

@@ -69,7 +69,8 @@ def write(
         value = _near(value, work)
     else:
         value = np.asarray(value).astype(x.dtype)
-    writer = _writer(selection.form, Home(x.shape, work), op)
+    place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
+    writer = _writer(selection.form, Home(x.shape, work), op, place)
     out = writer(_onto(x, work), value, *_operands(selection))
     return out if work is sharding else jax.device_put(out, sharding)
 
@@ -120,14 +121,14 @@ def _same_mesh(out: NamedSharding, home: Home) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _writer(form: Form, home: Home, op: str) -> Callable[..., jax.Array]:
+def _writer(form: Form, home: Home, op: str, out: Any) -> Callable[..., jax.Array]:
     def write_program(
         x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any]
     ) -> jax.Array:
         selection = Selection(form, tuple(starts), tuple(points))
         return _traced.write(x, home, selection, value.astype(x.dtype), op)
 
-    return jax.jit(write_program, out_shardings=home.sharding)
+    return jax.jit(write_program, out_shardings=out)
 
 
 @functools.lru_cache(maxsize=256)

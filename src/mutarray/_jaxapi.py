@@ -106,10 +106,6 @@ def _origin(source: Any) -> Iterator[None]:
         yield
 
 
-# Frames of this package are none of the user's, so places in error messages are not in here.
-source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
-
-
 def here() -> Any:
     """The place in the user's code that runs now, for error messages."""
     return source_info_util.current()

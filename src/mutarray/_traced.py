@@ -12,6 +12,7 @@ was made for and no ``vmap`` or ``shard_map`` has taken dimensions off or blocks
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -56,22 +57,27 @@ class _Frame(NamedTuple):
     def scatter(self, x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
         """Splits a whole value by ``spec``; by the array's own sharding where it is ``None``."""
         if self.mesh is not None:
-            own = self.spec if spec is None else _explicit_part(spec, self.mesh)
+            own = self.spec if spec is None else _part(spec, self.mesh.explicit_axes)
             x = _jaxapi.reshard(x, self.mesh, own or PartitionSpec())
         if isinstance(self.home, NamedSharding):
-            spec = self.home.spec if spec is None else spec
-            x = lax.with_sharding_constraint(x, NamedSharding(self.home.mesh, spec))
+            mesh, spec = self.home.mesh, self.home.spec if spec is None else spec
+            spec = _part(spec, mesh.abstract_mesh.auto_axes)
+            x = lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
         elif self.home is not None and spec is None:
             x = lax.with_sharding_constraint(x, self.home)
         return x
 
 
-def _explicit_part(spec: PartitionSpec, mesh: Any) -> PartitionSpec:
-    """The entries of a spec that name explicit axes."""
-    explicit = set(mesh.explicit_axes)
+def _part(spec: PartitionSpec, axes: Iterable[str]) -> PartitionSpec:
+    """The entries of a spec that name one of ``axes``.
+
+    On a mesh that is explicit in part, JAX takes explicit axes in a reshard and auto axes in a
+    constraint, and refuses each in the other.
+    """
+    wanted = set(axes)
 
     def part(names: Any) -> Any:
-        kept = tuple(n for n in (names if isinstance(names, tuple) else (names,)) if n in explicit)
+        kept = tuple(n for n in (names if isinstance(names, tuple) else (names,)) if n in wanted)
         return kept or None
 
     return PartitionSpec(*map(part, spec))
@@ -213,7 +219,8 @@ def place(x: jax.Array, sharding: Sharding) -> jax.Array:
     if isinstance(sharding, NamedSharding):
         mesh = sharding.mesh.abstract_mesh
         if mesh.explicit_axes:
-            x = _jaxapi.reshard(x, mesh, _explicit_part(sharding.spec, mesh))
+            x = _jaxapi.reshard(x, mesh, _part(sharding.spec, mesh.explicit_axes))
         if not mesh.auto_axes:
             return x
+        sharding = NamedSharding(sharding.mesh, _part(sharding.spec, mesh.auto_axes))
     return lax.with_sharding_constraint(x, sharding)

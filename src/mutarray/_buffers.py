@@ -16,9 +16,14 @@ from mutarray._types import Shape
 
 
 @functools.lru_cache(maxsize=256)
+def _default_memory(device: jax.Device) -> str:
+    return device.default_memory().kind
+
+
 def compute_sharding(sharding: Sharding) -> Sharding:
-    """The same layout in the memory that the devices compute from."""
-    default = next(iter(sharding.device_set)).default_memory().kind
+    """The same layout in the memory that the devices compute from; ``sharding`` itself if it is."""
+    # Not cached as a whole: a cache would give another object that is equal to this one.
+    default = _default_memory(next(iter(sharding.device_set)))
     if sharding.memory_kind in (None, default):
         return sharding
     return sharding.with_memory_kind(default)

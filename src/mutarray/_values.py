@@ -60,19 +60,19 @@ def _host_core(value: np.ndarray, form: Form) -> np.ndarray:
     core = form.core_shape
     value = value.reshape(trim(value.shape, len(form.result_shape)))
     value = np.broadcast_to(value, form.result_shape)
-    value = value.reshape(*core[p : p + at], *core[:p], *core[p + at :])
-    value = value.transpose(*range(at, at + p), *range(at), *range(at + p, len(core)))
+    value = value.reshape((*core[p : p + at], *core[:p], *core[p + at :]))
+    value = value.transpose((*range(at, at + p), *range(at), *range(at + p, len(core))))
     flips = tuple(p + k for k, span in enumerate(form.spans) if span.flip)
     value = np.flip(value, flips) if flips else value
-    return value if form.points_shape is None else value.reshape(math.prod(core[:p]), *core[p:])
+    return value if form.points_shape is None else value.reshape((math.prod(core[:p]), *core[p:]))
 
 
 def _cut_host(core: np.ndarray, wanted: Wanted) -> np.ndarray:
     sizes = [span.size for span in wanted.form.spans]
     window = tuple(slice(o, o + n) for o, n in zip(wanted.offsets, sizes, strict=True))
     if wanted.chosen is None:
-        return np.ascontiguousarray(core[window])
-    return np.ascontiguousarray(core[(slice(None), *window)][wanted.chosen])
+        return np.asarray(core[window], order="C")
+    return np.asarray(core[(slice(None), *window)][wanted.chosen], order="C")
 
 
 class _DeviceCutter:

@@ -126,7 +126,9 @@ def test_a_numpy_source_and_the_array_do_not_share_memory(name: str) -> None:
     np.testing.assert_array_equal(x, np.full_like(X, -1))
 
 
-@pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, lambda x: x[::-1, ::2], memoryview])
+@pytest.mark.parametrize(
+    "make", [np.asarray, np.asfortranarray, lambda x: x[::-1, ::2], memoryview]
+)
 def test_numpy_sources_without_a_sharding(make: Any) -> None:
     x = make(X.copy())
     m = mu.mutable_array(x)
@@ -548,7 +550,9 @@ def test_a_bad_value(bad: Any) -> None:
             make()
 
 
-@pytest.mark.parametrize("bad", ["i", 3, P("i"), jax.devices, (), object()], ids=lambda bad: type(bad).__name__)
+@pytest.mark.parametrize(
+    "bad", ["i", 3, P("i"), jax.devices, (), object()], ids=lambda bad: type(bad).__name__
+)
 def test_a_bad_sharding(bad: Any) -> None:
     for make in (
         lambda: mu.mutable_array(X, bad),
@@ -563,7 +567,10 @@ def test_a_bad_sharding(bad: Any) -> None:
 
 def test_a_sharding_that_does_not_fit() -> None:
     too_long = NamedSharding(m42(), P("i", None, None))
-    for make in (lambda: mu.mutable_array(X, too_long), lambda: mu.zeros((8, 16), sharding=too_long)):
+    for make in (
+        lambda: mu.mutable_array(X, too_long),
+        lambda: mu.zeros((8, 16), sharding=too_long),
+    ):
         with pytest.raises(mu.errors.BadShardingError, match="names 3 dimensions"):
             make()
     open_ended = NamedSharding(m42(), P(P.UNCONSTRAINED, None))
@@ -586,7 +593,11 @@ def test_indivisible(name: str) -> None:
     assert not called
 
 
-@pytest.mark.parametrize("bad", [-1, (2, -1), "a", 2.5, (2, 2.5), None, [[2]], np.ones(2)], ids=lambda bad: type(bad).__name__)
+@pytest.mark.parametrize(
+    "bad",
+    [-1, (2, -1), "a", 2.5, (2, 2.5), None, [[2]], np.ones(2)],
+    ids=lambda bad: type(bad).__name__,
+)
 def test_a_bad_shape(bad: Any) -> None:
     with pytest.raises((mu.errors.BadValueError, ValueError)):
         mu.zeros(bad)
@@ -597,7 +608,9 @@ def test_a_bad_shape(bad: Any) -> None:
             mu.zeros_like(X, shape=bad)
 
 
-@pytest.mark.parametrize("bad", ["nope", object, str, "datetime64[s]", 3], ids=lambda bad: type(bad).__name__)
+@pytest.mark.parametrize(
+    "bad", ["nope", object, str, "datetime64[s]", 3], ids=lambda bad: type(bad).__name__
+)
 def test_a_bad_dtype(bad: Any) -> None:
     for make in (
         lambda: mu.zeros(3, bad),

@@ -40,7 +40,9 @@ def check(m: mu.MutableArray, wanted: Any, kind: str, *spec: Any) -> None:
 
 
 @kinds
-@pytest.mark.parametrize("by", ["argument", "closure", "tree", "keyword", "nested", "nested closure"])
+@pytest.mark.parametrize(
+    "by", ["argument", "closure", "tree", "keyword", "nested", "nested closure"]
+)
 def test_jit(kind: str, by: str) -> None:
     m, wanted = array(kind), X.copy()
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _cast, _eager, _jaxapi
+from mutarray import _buffers, _cast, _jaxapi
 from mutarray._array import MutableArray, cell_of
 from mutarray._create import as_array, from_blocks, made_in_trace, own
 from mutarray._layout import check_sharding, layout_of
@@ -64,7 +64,7 @@ def full(
     if sharding is None:
         sharding = jnp.zeros((0,) * len(shape), dtype).sharding
         check_sharding(shape, sharding)
-    if _eager.compute_sharding(sharding) is sharding and 0 not in shape:
+    if _buffers.compute_sharding(sharding) is sharding and 0 not in shape:
         scalar = value if isinstance(value, jax.Array) else np.asarray(value).astype(dtype)
         return own(_filler(shape, dtype, sharding)(scalar), sharding)
     scalar = np.asarray(value).astype(dtype)

@@ -15,27 +15,41 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from mutarray import _eager, _jaxapi
+from mutarray import _buffers, _jaxapi
+from mutarray._cast import is_key
+from mutarray._layout import layout_of
 from mutarray._traced import Home
+from mutarray._types import Launch
 from mutarray.errors import SpentError, TraceError
+
+_LOST = (
+    "this mutable array's buffers were donated to a call that did not finish, and its contents are "
+    "lost: make it anew from a checkpoint or a snapshot"
+)
 
 
 class BufferCell:
-    """Owns the buffers of one array.
+    """Owns the buffers of one array, in one of two forms that share them.
 
-    The array object that JAX works with is private: JAX replaces the buffers inside it. What users
-    get are aliases of it; after the first one the buffers count as shared, and whoever is about to
-    write in place copies them first.
+    *Assembled*: one global array, which is what JAX works with. The object is private, because JAX
+    replaces the buffers inside it. *Scattered*: one single-device array for each shard of this
+    process, which is what the eager engine works with. Each is made from the other when it is asked
+    for, without a copy, and is dropped when the other has been written to.
+
+    What users get are aliases. A shard that an alias may hold counts as shared, and whoever is
+    about to write to it in place copies it first.
     """
 
     def __init__(self, array: jax.Array, sharding: Sharding):
         self._array: jax.Array | None = array
-        self._shared = False
+        self._blocks: dict[jax.Device, jax.Array] | None = None
+        self._shared: set[jax.Device] = set()
         self._lent: jax.Array | None = None
         self._door: Any = None
         self._spent = ""
@@ -45,6 +59,16 @@ class BufferCell:
         self.home = Home(array.shape, sharding)
         self.shape = array.shape
         self.dtype = array.dtype
+        self.layout = layout_of(array.shape, sharding)
+        self.is_local = (
+            _buffers.compute_sharding(sharding) is sharding
+            and isinstance(sharding, (NamedSharding, SingleDeviceSharding))
+            and self.layout.fully_addressable
+            and not is_key(array.dtype)
+            and _jaxapi.custom_layout(array) is None
+            and array.size > 0
+        )
+        """Whether the eager engine can work on it, shard by shard."""
 
     @property
     def sharding(self) -> Sharding:
@@ -62,35 +86,95 @@ class BufferCell:
         self._settle()
         array = self._live()
         if array.is_deleted():
-            raise SpentError(
-                "this mutable array's buffers were donated to a call that did not finish, and its "
-                "contents are lost: make it anew from a checkpoint or a snapshot"
-            )
+            raise SpentError(_LOST)
         return array
 
-    def _live(self) -> jax.Array:
-        if self._array is None:
-            raise SpentError(self._spent)
-        return self._array
+    def block(self, device: jax.Device) -> jax.Array:
+        """The block that a device holds; not to be handed out either."""
+        return self._scattered()[device]
 
     def snapshot(self) -> jax.Array:
         """An immutable array with the contents, which shares the buffers until the next write."""
         with self.lock:
             alias = _jaxapi.alias(self.array(), self.sharding)
-            self._shared = True
+            self._shared = {shard.device for shard in self.layout.shards}
             return alias
 
     def replace(self, array: jax.Array) -> None:
         """Puts new contents, laid out by the cell's sharding, in the place of the old."""
         self._array = array
-        self._shared = False
+        self._blocks = None
+        self._shared = set()
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Runs kernels on the blocks of their devices; all of them, or the array is lost."""
+        blocks = self._blocks or self._scattered()
+        if self._shared:
+            self._own([launch[0] for launch in launches])
+        self._array = None  # shares the buffers that are donated now
+        done = 0
+        try:
+            for device, kernel, operands in launches:
+                blocks[device] = kernel(blocks[device], *operands)
+                done += 1
+        except BaseException:
+            self._finish(launches[done:], done)
+            raise
+
+    def _finish(self, launches: Sequence[Launch], done: int) -> None:
+        """Mends an array in which some blocks have been written and an error came up.
+
+        So must be the rest, or nobody knows what is in the array: an interrupt is raised again when
+        all has been written. Where that fails too, the contents are lost, unless nothing was done.
+        """
+        blocks = self._scattered()
+        try:
+            for device, kernel, operands in launches if done else ():
+                blocks[device] = kernel(blocks[device], *operands)
+        except BaseException:
+            self._blocks, self._spent = None, _LOST
+        if any(block.is_deleted() for block in blocks.values()):
+            self._blocks, self._spent = None, _LOST
+
+    def run_whole(self, program: Callable[[jax.Array], jax.Array]) -> None:
+        """Replaces the contents by what a program makes of them; it may donate them."""
+        self._own(shard.device for shard in self.layout.shards)
+        array = self.array()
+        self._blocks = None
+        self.replace(program(array))
 
     def give_up(self, reason: str) -> jax.Array:
         """The contents under an array of the caller's; the cell is spent."""
         with self.lock:
             alias = _jaxapi.alias(self.array(), self.sharding)
-            self._array, self._spent = None, reason
+            self._array, self._blocks, self._spent = None, None, reason
             return alias
+
+    def _live(self) -> jax.Array:
+        if self._array is None:
+            if self._blocks is None:
+                raise SpentError(self._spent)
+            self._array = jax.make_array_from_single_device_arrays(
+                self.shape, self.sharding, list(self._blocks.values()), dtype=self.dtype
+            )
+        return self._array
+
+    def _scattered(self) -> dict[jax.Device, jax.Array]:
+        if self._blocks is None:
+            devices = [shard.device for shard in self.layout.shards if shard.addressable]
+            self._blocks = dict(zip(devices, _jaxapi.blocks(self.array()), strict=True))
+        return self._blocks
+
+    def _own(self, devices: Iterable[jax.Device]) -> None:
+        """Copies the blocks on ``devices`` that are shared."""
+        if not self._shared:
+            return
+        blocks = self._scattered()
+        for device in devices:
+            if device in self._shared:
+                blocks[device] = _buffers.copy_block(blocks[device])
+                self._shared.discard(device)
+                self._array = None
 
     # The door --------------------------------------------------------------------------------
 
@@ -105,12 +189,14 @@ class BufferCell:
     def lend(self) -> jax.Array:
         """An array in device memory that JAX may donate, and whose buffers it replaces."""
         with self.lock:
-            work = _eager.compute_sharding(self.sharding)
+            work = _buffers.compute_sharding(self.sharding)
             if work is not self.sharding:
                 return self._lend_copy(work)
             if self._shared:
-                self.replace(_eager.copy(self.array(), self.sharding))
-            return self._live()
+                self.replace(_buffers.copy(self.array(), self.sharding))
+            array = self._live()
+            self._blocks = None
+            return array
 
     def _lend_copy(self, work: Sharding) -> jax.Array:
         """For arrays in host memory: a copy on the devices, brought home at the next use.

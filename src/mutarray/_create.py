@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _cast, _eager, _jaxapi, _ops, _traced
+from mutarray import _buffers, _cast, _jaxapi, _ops, _traced
 from mutarray._array import MutableArray, cell_of, wrap
 from mutarray._cell import BufferCell, ValueCell
 from mutarray._layout import check_sharding
@@ -65,11 +65,11 @@ def mutable_array(
         return made_in_trace(value, sharding)
     if isinstance(value, jax.Array) and sharding in (None, value.sharding):
         home = value.sharding if sharding is None else sharding
-        array = _eager.take_over(value, home) if donate else _eager.copy(value, home)
+        array = _buffers.take_over(value, home) if donate else _buffers.copy(value, home)
         return own(array, home)
     if sharding is None:
         array = jnp.array(value)
-        return own(_eager.copy(array, array.sharding), array.sharding)
+        return own(_buffers.copy(array, array.sharding), array.sharding)
     return own(_put(value, sharding), sharding)
 
 

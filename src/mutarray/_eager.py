@@ -1,173 +1,342 @@
-"""The general engine outside of a trace: the traced one under ``jax.jit``.
+"""The eager engine: runs a plan shard by shard, on the touched shards alone.
 
-Programs are compiled once per `Form`, home and value type; starts, index arrays and values are
-operands, so another index of the same form compiles nothing.
+A write becomes one launch of a compiled kernel for each touched shard, on the shard's own device,
+with its buffer donated. A read launches on one owner of each touched block, and moves what was read
+to where the result lives. Cost follows the elements named, not the elements owned.
+
+What varies from call to call without a recompile: starts, index arrays, values. What is compiled
+anew: the number of elements along a dimension, the step, the value's shape. A span that crosses a
+border falls into parts of all lengths, so its parts are taken as windows of one static length, of
+which what lies outside the block is masked; index arrays are padded to the next power of two.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+import operator
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import Sharding
 
-from mutarray import _jaxapi, _traced
-from mutarray._form import Form, Selection
-from mutarray._traced import Home
+from mutarray import _buffers, _kernels, _traced, _values
+from mutarray._form import Form, Points, Selection, Span
+from mutarray._general import read_sharding
+from mutarray._layout import Layout, layout_of
+from mutarray._plan import Part, SpanPart, plan
+from mutarray._types import Launch
 
 
-def compute_sharding(sharding: Sharding) -> Sharding:
-    """The same layout in the memory that the devices compute from.
+class Local(NamedTuple):
+    """A part of a selection as a selection of its block.
 
-    The very object where it is that already: a cache of it would give the first equal one.
+    Attributes:
+        form: the form on the block.
+        starts: its starts, packed into one array.
+        points: its index arrays, padded to a power of two.
+        offsets: for each span, the position in the value's core where the part's window begins.
+        chosen: which points of the core, padded likewise; ``None`` without index arrays.
+        is_everything: whether the block gets the whole of the selection, in order.
     """
-    elsewhere = _compute_sharding(sharding)
-    return sharding if elsewhere is None else elsewhere
+
+    form: Form
+    starts: np.ndarray
+    points: tuple[np.ndarray, ...]
+    offsets: tuple[int, ...]
+    chosen: np.ndarray | None
+    is_everything: bool
 
 
-@functools.lru_cache(maxsize=256)
-def _compute_sharding(sharding: Sharding) -> Sharding | None:
-    default = next(iter(sharding.device_set)).default_memory().kind
-    there = sharding.memory_kind in (None, default)
-    return None if there else sharding.with_memory_kind(default)
+def _local(
+    form: Form, part: Part, layout: Layout, shifted: bool, alive: np.ndarray | None = None
+) -> Local:
+    """A part as a selection of its block.
+
+    Args:
+        form: the selection's form.
+        part: its part on one block.
+        layout: of the array.
+        shifted: whether windows that would reach past the end of the value begin earlier, so that
+            the value holds them; otherwise all begin with the first position in the block.
+        alive: which points count; ``None`` for all.
+    """
+    parts = iter(part.spans)
+    dims: list[Span | Points] = []
+    starts: list[int] = []
+    offsets: list[int] = []
+    for d, dim in enumerate(form.dims):
+        if isinstance(dim, Points):
+            dims.append(Points())
+            continue
+        span, start, offset = _window(dim, next(parts), layout.block_shape[d], shifted)
+        dims.append(span)
+        starts.append(start)
+        offsets.append(offset)
+    chosen, points = part.chosen, part.points
+    if chosen is not None:
+        if alive is not None:
+            kept = alive[chosen]
+            chosen, points = chosen[kept], tuple(p[kept] for p in points)
+        chosen, points = _padded(form, chosen, points, layout)
+    local = Form(
+        shape=layout.block_shape,
+        dims=tuple(dims),
+        points_shape=None if chosen is None else (len(chosen),),
+        points_at=0,
+        result_shape=(),
+        sources=(),
+        rule="exact" if chosen is None else "drop",
+        unique=True,
+    )
+    everything = part.chosen is None and all(
+        part.size == span.size for part, span in zip(part.spans, form.spans, strict=True)
+    )
+    return Local(local, np.asarray(starts, np.int32), points, tuple(offsets), chosen, everything)
+
+
+def _window(span: Span, part: SpanPart, length: int, shifted: bool) -> tuple[Span, int, int]:
+    """The window of static length that holds a part, its start in the block and in the value."""
+    if part.size == span.size:
+        return Span(span.size, span.step), part.start, part.offset
+    size = min(span.size, -(-length // span.step))
+    if part.size == size:  # as a whole block that the span runs through: nothing to mask
+        return Span(size, span.step), part.start, part.offset
+    offset = min(part.offset, span.size - size) if shifted else part.offset
+    start = part.start - (part.offset - offset) * span.step
+    return Span(size, span.step, rule="loose"), start, offset
+
+
+def _padded(
+    form: Form, chosen: np.ndarray, points: tuple[np.ndarray, ...], layout: Layout
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Points padded to the next power of two with ones that are out of range."""
+    pad = (1 << max(len(chosen) - 1, 0).bit_length()) - len(chosen)
+    lengths = [layout.block_shape[d] for d in form.point_dims]
+    return np.pad(chosen, (0, pad)), tuple(
+        np.pad(p, (0, pad), constant_values=n).astype(np.int32)
+        for p, n in zip(points, lengths, strict=True)
+    )
+
+
+# Writes ------------------------------------------------------------------------------------------
+
+
+def write_launches(
+    layout: Layout, selection: Selection, value: Any, dtype: Any, op: str = "set"
+) -> list[Launch]:
+    """The launches that write a value to a selection, in the order in which they are to be run.
+
+    Nothing has been changed when this returns; what can fail for bad input has failed before.
+
+    Args:
+        layout: of the array.
+        selection: where to write; known on the host.
+        value: a checked value.
+        dtype: the array's.
+        op: one of `_kernels.OPS`.
+    """
+    form = selection.form
+    made = plan(selection, layout)
+    alive = None
+    if op == "set" and form.points_shape is not None and not form.unique:
+        alive = _last_of_each(selection)
+    cut = _values.cutter(value, form, dtype)
+    launches: list[Launch] = []
+    for part in made.parts:
+        local = _local(form, part, layout, True, alive)
+        if local.chosen is not None and not len(local.chosen):
+            continue
+        kernel = _write_kernel(local.form, op)
+        for shard in part.shards:
+            if shard.addressable:
+                piece = cut(local, shard.device)
+                launches.append((shard.device, kernel, (local.starts, local.points, piece)))
+    return launches
+
+
+def _last_of_each(selection: Selection) -> np.ndarray:
+    """Which points are not overwritten by a later one at the same position."""
+    form = selection.form
+    shape = form.points_shape or ()
+    count = int(np.prod(shape))
+    alive = np.zeros(count, bool)
+    if not selection.points:
+        alive[-1:] = True
+        return alive
+    flat = np.stack([np.broadcast_to(p, shape).ravel() for p in selection.points])
+    _, last = np.unique(flat[:, ::-1], axis=1, return_index=True)
+    alive[count - 1 - last] = True
+    return alive
+
+
+@functools.lru_cache(maxsize=4096)
+def _write_kernel(form: Form, op: str) -> Callable[..., jax.Array]:
+    def write_block(
+        block: jax.Array, starts: jax.Array, points: tuple[jax.Array, ...], value: jax.Array
+    ) -> jax.Array:
+        core = jnp.broadcast_to(value.astype(block.dtype), form.core_shape)
+        return _kernels.write(block, form, list(starts), points, None, core, op)
+
+    # A block that is written whole is not read, but it still says where to write.
+    return jax.jit(write_block, donate_argnums=0, keep_unused=True)
+
+
+# Reads -------------------------------------------------------------------------------------------
+
+Held = Callable[[jax.Device], jax.Array]
+"""Gives the block that a device holds."""
 
 
 def read(
-    x: jax.Array,
-    sharding: Sharding,
-    selection: Selection,
-    fill: Any = None,
-    out_sharding: Sharding | None = None,
+    held: Held, layout: Layout, selection: Selection, sharding: Sharding, fill: Any = None
 ) -> jax.Array:
-    """What a selection takes from an array, as a new array in device memory.
+    """What a selection takes, in the sharding that `_traced.read_spec` names.
 
     Args:
-        x: the array, laid out by ``sharding``.
-        sharding: its sharding.
-        selection: what to take.
-        fill: what stands for elements out of range.
-        out_sharding: where the result goes; ``None`` for the rule of `_traced.read_spec`.
+        held: gives the block that a device holds.
+        layout: of the array; all of it is addressable.
+        selection: what to take; known on the host.
+        sharding: of the array.
+        fill: what stands for elements out of range; ``None`` for JAX's choice.
     """
-    work = compute_sharding(sharding)
-    out = out_sharding if out_sharding is not None else _read_sharding(selection.form, work)
-    key = None if fill is None else np.asarray(fill).item()
-    reader = _reader(selection.form, Home(x.shape, work), out, key)
-    return reader(_onto(x, work), *_operands(selection))
+    form = selection.form
+    out = read_sharding(form, sharding)
+    result = layout_of(form.result_shape, out)
+    dtype = held(layout.shards[0].device).dtype
+    fill = _traced.fill_value(dtype, fill)
+    if len(result.owners) == 1:
+        devices = [shard.device for shard in result.shards]
+        one = _read_block(held, layout, selection, devices, fill)
+        if len(devices) == 1:
+            return one
+        return _buffers.spread(form.result_shape, dtype, out, [one] * len(devices), devices)
+    blocks: dict[Any, jax.Array] = {}
+    for block, part in _result_parts(selection, result).items():
+        devices = [shard.device for shard in result.owners[block]]
+        blocks[block] = _read_block(held, layout, part, devices, fill)
+    return _buffers.spread(
+        form.result_shape,
+        dtype,
+        out,
+        [blocks[shard.block] for shard in result.shards],
+        [shard.device for shard in result.shards],
+    )
 
 
-def write(
-    x: jax.Array, sharding: Sharding, selection: Selection, value: Any, op: str = "set"
+def _read_block(
+    held: Held, layout: Layout, selection: Selection, devices: list[jax.Device], fill: Any
 ) -> jax.Array:
-    """A new array with a value written to a selection; ``x`` is left as it is.
+    """A selection brought together on one device, as the user sees it.
 
-    Args:
-        x: the array, laid out by ``sharding``.
-        sharding: its sharding, and that of the result.
-        selection: where to write.
-        value: a Python, NumPy or JAX value that is checked already.
-        op: one of `_kernels.OPS`.
+    The device is one of ``devices``, or one that holds all of it.
     """
-    work = compute_sharding(sharding)
-    if isinstance(value, jax.Array):
-        value = _near(value, work)
-    else:
-        value = np.asarray(value).astype(x.dtype)
-    place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
-    writer = _writer(selection.form, Home(x.shape, work), op, place)
-    out = writer(_onto(x, work), value, *_operands(selection))
-    return out if work is sharding else jax.device_put(out, sharding)
+    form = selection.form
+    parts = plan(selection, layout).parts
+    if len(parts) == 1:
+        local = _local(form, parts[0], layout, False)
+        if local.is_everything:
+            device = _source(parts[0], devices)
+            kernel = _read_kernel(local.form, form)
+            return kernel(held(device), local.starts, local.points, fill)
+    target = _source(parts[0], devices) if parts else devices[0]
+    target = target if target in devices else devices[0]
+    cores, offsets, places = [], [], []
+    for part in parts:
+        local = _local(form, part, layout, False)
+        device = _source(part, [target])
+        core = _read_kernel(local.form, None)(held(device), local.starts, local.points, fill)
+        cores.append(_buffers.move(core, target))
+        offsets.append(np.asarray(local.offsets, np.int32))
+        places.append(_places(form, local))
+    fill = jax.device_put(fill, target)  # decides where an empty list of pieces is joined
+    return _join_kernel(form)(cores, offsets, places, fill)
 
 
-def _read_sharding(form: Form, work: Sharding) -> Sharding:
-    if isinstance(work, NamedSharding):
-        return NamedSharding(work.mesh, _traced.read_spec(form, work))
-    return _jaxapi.replicated(work)
+def _source(part: Part, devices: list[jax.Device]) -> jax.Device:
+    """A device that holds a part's block: one of ``devices`` if possible."""
+    held = [shard.device for shard in part.shards]
+    return next((device for device in held if device in devices), held[0])
 
 
-def _onto(x: jax.Array, work: Sharding) -> jax.Array:
-    return x if x.sharding.memory_kind == work.memory_kind else jax.device_put(x, work)
-
-
-def _near(value: jax.Array, work: Sharding) -> jax.Array:
-    """A value on the devices that the array lives on, in the memory that they compute from."""
-    default = compute_sharding(value.sharding)
-    same_devices = value.sharding.device_set == work.device_set
-    if default is value.sharding and (same_devices or not value.committed):
-        same_mesh = (
-            not isinstance(value.sharding, NamedSharding)
-            or not isinstance(work, NamedSharding)
-            or value.sharding.mesh == work.mesh
-        )
-        if same_mesh:
-            return value
-    return jax.device_put(value, _jaxapi.replicated(work))
-
-
-def _operands(selection: Selection) -> tuple[list[Any], list[Any]]:
-    """Starts and index arrays as arrays, so that their values are no part of the program."""
-    starts = [np.asarray(s, np.int32 if abs(s) < 2**31 else np.int64) for s in selection.starts]
-    return starts, list(selection.points)
+def _places(form: Form, local: Local) -> np.ndarray | None:
+    """Where a piece's points go among the selection's; padding goes out of range."""
+    if local.chosen is None:
+        return None
+    if not local.points:
+        return local.chosen.astype(np.int32)
+    count = math.prod(form.points_shape or ())
+    length = local.form.shape[local.form.point_dims[0]]
+    return np.where(local.points[0] < length, local.chosen, count).astype(np.int32)
 
 
 @functools.lru_cache(maxsize=4096)
-def _reader(form: Form, home: Home, out: Sharding, fill: Any) -> Callable[..., jax.Array]:
-    def read_program(x: jax.Array, starts: list[Any], points: list[Any]) -> jax.Array:
-        selection = Selection(form, tuple(starts), tuple(points))
-        spec = out.spec if isinstance(out, NamedSharding) and _same_mesh(out, home) else None
-        return _traced.read(x, home, selection, fill, spec)
-
-    return jax.jit(read_program, out_shardings=out)
-
-
-def _same_mesh(out: NamedSharding, home: Home) -> bool:
-    return isinstance(home.sharding, NamedSharding) and out.mesh == home.sharding.mesh
-
-
-@functools.lru_cache(maxsize=4096)
-def _writer(form: Form, home: Home, op: str, out: Any) -> Callable[..., jax.Array]:
-    def write_program(
-        x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any]
+def _read_kernel(form: Form, whole: Form | None) -> Callable[..., jax.Array]:
+    def read_block(
+        block: jax.Array, starts: jax.Array, points: tuple[jax.Array, ...], fill: jax.Array
     ) -> jax.Array:
-        selection = Selection(form, tuple(starts), tuple(points))
-        return _traced.write(x, home, selection, value.astype(x.dtype), op)
+        core = _kernels.read(block, form, list(starts), points, fill)
+        return core if whole is None else _kernels.to_result(core, whole)
 
-    return jax.jit(write_program, out_shardings=out)
-
-
-@functools.lru_cache(maxsize=256)
-def _copier(out: Any) -> Callable[[jax.Array], jax.Array]:
-    return jax.jit(jnp.copy, out_shardings=out)
+    return jax.jit(read_block, keep_unused=True)
 
 
-def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """A copy with buffers of its own, in the same place, memory and order of dimensions."""
-    if compute_sharding(sharding) is sharding:
-        return _copier(_jaxapi.custom_layout(x) or sharding)(x)
-    # XLA programs on host memory are not there on every backend and version: copy by shards.
-    shards = [
-        jax.device_put(
-            np.array(shard.data),
-            jax.sharding.SingleDeviceSharding(shard.device, memory_kind=sharding.memory_kind),
-            may_alias=False,
+@functools.lru_cache(maxsize=4096)
+def _join_kernel(form: Form) -> Callable[..., jax.Array]:
+    """Puts pieces together.
+
+    Pieces come in ascending order of their blocks, and each window begins with the first position
+    that its block has. What a window holds beyond the block's end is overwritten by the pieces
+    after it, or lies in a margin behind the end of the core, which is cut off.
+    """
+
+    def join(
+        cores: list[jax.Array],
+        offsets: list[jax.Array],
+        places: list[jax.Array | None],
+        fill: jax.Array,
+    ) -> jax.Array:
+        sizes = tuple(span.size for span in form.spans)
+        lead = () if form.points_shape is None else (math.prod(form.points_shape),)
+        margin = [max([c.shape[len(lead) + k] for c in cores] + [0]) for k in range(len(sizes))]
+        out = jnp.full((*lead, *map(operator.add, sizes, margin)), fill)
+        zero = [jnp.int32(0)] * len(lead)
+        for core, offset, place in zip(cores, offsets, places, strict=True):
+            at = [*zero, *offset]
+            if place is not None:
+                window = jax.lax.dynamic_slice(out, at, (*lead, *core.shape[1:]))
+                core = window.at[place].set(core, mode="drop")
+            out = jax.lax.dynamic_update_slice(out, core, at)
+        out = jax.lax.slice(out, [0] * out.ndim, (*lead, *sizes))
+        return _kernels.to_result(out.reshape(form.core_shape), form)
+
+    return jax.jit(join)
+
+
+def _result_parts(selection: Selection, result: Layout) -> dict[tuple[int, ...], Selection]:
+    """For each block of the result's layout, the selection of the array that it shows."""
+    form = selection.form
+    span_of = {d: k for k, d in enumerate(form.span_dims)}
+    out: dict[tuple[int, ...], Selection] = {}
+    for block, shards in result.owners.items():
+        dims, starts = list(form.dims), list(selection.starts)
+        for axis, (lo, hi) in enumerate(shards[0].box):
+            source = form.sources[axis]
+            if source is None or hi - lo == form.result_shape[axis]:
+                continue
+            span = dims[source]
+            assert isinstance(span, Span)
+            first = span.size - hi if span.flip else lo
+            dims[source] = span._replace(size=hi - lo)
+            starts[span_of[source]] += first * span.step  # pyright: ignore[reportOperatorIssue]
+        narrow = replace(
+            form,
+            dims=tuple(dims),
+            result_shape=tuple(hi - lo for lo, hi in shards[0].box),
         )
-        for shard in x.addressable_shards
-    ]
-    return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def _taker(sharding: Any) -> Callable[[jax.Array], jax.Array]:
-    return jax.jit(lambda x: x, donate_argnums=0, out_shardings=sharding)
-
-
-def take_over(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """The buffers of ``x`` under a new array; ``x`` is deleted."""
-    if compute_sharding(sharding) is sharding:
-        return _taker(_jaxapi.custom_layout(x) or sharding)(x)
-    out = copy(x, sharding)
-    x.delete()
+        out[block] = replace(selection, form=narrow, starts=tuple(starts))
     return out

@@ -182,18 +182,21 @@ def _pick(sub: jax.Array, form: Form, points: Operands, fill: Any) -> jax.Array:
     if not form.point_dims:  # boolean scalars alone
         return jnp.broadcast_to(sub, (*(form.points_shape or ()), *sub.shape))
     dims = form.point_dims
+    positions = _positions(form, points)
     picked = lax.gather(
         sub,
-        jnp.stack(_positions(form, points), axis=-1),
+        jnp.stack(positions, axis=-1),
         lax.GatherDimensionNumbers(
             offset_dims=tuple(range(1, 1 + len(form.spans))),
             collapsed_slice_dims=dims,
             start_index_map=dims,
         ),
         slice_sizes=tuple(1 if d in dims else n for d, n in enumerate(sub.shape)),
-        mode="fill" if form.rule == "drop" else "clip",
-        fill_value=fill if form.rule == "drop" else None,
+        mode="clip",
     )
+    if form.rule == "drop":
+        inside = [p < form.shape[d] for d, p in zip(dims, positions, strict=True)]
+        picked = jnp.where(_along(jnp.all(jnp.stack(inside), axis=0), 0, picked.ndim), picked, fill)
     return picked.reshape(form.core_shape)
 
 
@@ -227,6 +230,11 @@ _COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 OPS = tuple(_SCATTERS)
+
+
+def combine(old: jax.Array, new: jax.Array, op: str) -> jax.Array:
+    """Old and new elements under one of `OPS`."""
+    return _COMBINE[op](old, new)
 
 
 def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: str) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mutarray import _cast, _eager, _jaxapi, _traced
+from mutarray import _cast, _eager, _general, _jaxapi, _quick, _traced
 from mutarray._cell import BufferCell, Cell
 from mutarray._form import Selection
 from mutarray._layout import check_sharding
@@ -31,6 +31,10 @@ def get(
     out_sharding: Any = None,
 ) -> jax.Array:
     """What ``index`` takes from the array; a read of all of it outside a trace is a snapshot."""
+    if mode is None and wrap and fill is None and out_sharding is None:
+        value = _get_quickly(cell, index)
+        if value is not None:
+            return value
     selection = select(cell.shape, index, writing=False, mode=mode, wrap=wrap)
     if fill is not None:
         fill = _cast.as_value(fill)
@@ -43,7 +47,20 @@ def get(
         if selection.form.is_whole:
             whole = cell.snapshot()
             return whole if out is None else jax.device_put(whole, out)
-        return _eager.read(cell.array(), cell.sharding, selection, fill, out)
+        if cell.is_local and out is None:
+            return _eager.read(cell.block, cell.layout, selection, cell.sharding, fill)
+        return _general.read(cell.array(), cell.sharding, selection, fill, out)
+
+
+def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
+    """A box of one block; ``None`` where the index is none."""
+    if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
+        return None
+    box = _quick.box_of(cell.layout, index)
+    if box is None:
+        return None
+    with cell.lock:
+        return _quick.read(cell.block, cell.sharding, box)
 
 
 def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
@@ -76,6 +93,8 @@ def put(
     op: str = "set",
 ) -> None:
     """Writes ``value`` where ``index`` points, or combines it with what is there."""
+    if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
+        return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
     value = _checked(cell, selection, value, op)
     if not _is_eager(cell):
@@ -86,7 +105,35 @@ def put(
         return
     assert isinstance(cell, BufferCell)
     with cell.lock:
-        cell.replace(_eager.write(cell.array(), cell.sharding, selection, value, op))
+        _write(cell, selection, value, op)
+
+
+def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
+    """Writes a value that needs no check to a box of one block; ``False`` where it is neither."""
+    if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
+        return False
+    box = _quick.box_of(cell.layout, index)
+    if box is None:
+        return False
+    value = _quick.value_of(value, box, cell.dtype)
+    if value is None:
+        return False
+    write, operands = _quick.writer(box.sizes), (value, *box.starts)
+    launches = [(shard.device, write, operands) for shard in box.shards]
+    with cell.lock:
+        cell.run(launches)
+    return True
+
+
+def _write(cell: BufferCell, selection: Selection, value: Any, op: str) -> None:
+    if not cell.is_local:
+        cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
+    elif selection.form.is_whole:
+        cell.run_whole(
+            lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
+        )
+    else:
+        cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op))
 
 
 def swap(

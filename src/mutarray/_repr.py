@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from mutarray import _cast, _eager
+from mutarray import _buffers, _cast
 from mutarray._cell import BufferCell, Cell, OpaqueCell
 from mutarray._layout import Layout, layout_of
 from mutarray.errors import SpentError
@@ -52,31 +52,30 @@ def _values(cell: BufferCell) -> str:
     """The first and the last few values in C order; ``?`` for those of other processes."""
     size = int(np.prod(cell.shape, dtype=np.int64))
     with cell.lock:
-        array = cell.array()
+        cell.array()  # settles what was lent, and says if there is nothing any more
         if _cast.is_key(cell.dtype):
             return "<keys>"
         few = range(size) if size <= 2 * _EDGE else [*range(_EDGE), *range(size - _EDGE, size)]
         layout = layout_of(cell.shape, cell.sharding)
-        held = {shard.device: shard.data for shard in array.addressable_shards}
         indices = (np.unravel_index(k, cell.shape) for k in few)
-        shown = [_element(held, layout, tuple(map(int, index))) for index in indices]
+        shown = [_element(cell, layout, tuple(map(int, index))) for index in indices]
     if size > 2 * _EDGE:
         shown.insert(_EDGE, "...")
     return shown[0] if cell.shape == () else f"[{', '.join(shown)}]"
 
 
-def _element(held: dict[Any, jax.Array], layout: Layout, index: tuple[int, ...]) -> str:
+def _element(cell: BufferCell, layout: Layout, index: tuple[int, ...]) -> str:
     block = tuple(i // b for i, b in zip(index, layout.block_shape, strict=True))
     owner = next((s for s in layout.owners[block] if s.addressable), None)
     if owner is None:
         return "?"
     local = tuple(i - lo for i, (lo, _) in zip(index, owner.box, strict=True))
-    return f"{element(held[owner.device], local)}"
+    return f"{element(cell.block(owner.device), local)}"
 
 
 def element(data: jax.Array, index: tuple[int, ...]) -> Any:
     """One element of a single-device array, fetched alone where it lies in device memory."""
-    if _eager.compute_sharding(data.sharding) is not data.sharding:  # host memory: a view is free
+    if _buffers.compute_sharding(data.sharding) is not data.sharding:  # host memory: a view is free
         return np.asarray(data)[index]
     starts = [np.int32(i) for i in index]
     one = jax.lax.dynamic_slice(data, starts, (1,) * data.ndim)

@@ -128,6 +128,8 @@ def _raw(x: jax.Array) -> tuple[jax.Array, Any, Shape]:
 
 def fill_value(dtype: Any, fill: Any) -> Any:
     """What stands for elements out of range: JAX's choice for the dtype, or the user's."""
+    if isinstance(fill, jax.Array):
+        return fill.astype(dtype)
     if fill is not None:
         value = fill
     elif jnp.issubdtype(dtype, jnp.inexact):
@@ -200,9 +202,10 @@ def write(
     """
     form = selection.form
     frame = _frame(x, home)
-    if form.is_whole and op == "set":
+    if form.is_whole:  # each device has, or gets, what it needs: nothing to gather
         value = value.reshape(_cast.trim(value.shape, x.ndim))
-        return frame.scatter(jnp.broadcast_to(value, x.shape), None)
+        value = frame.scatter(jnp.broadcast_to(value, x.shape), None)
+        return value if op == "set" else frame.scatter(_kernels.combine(x, value, op), None)
     raw, impl, extra = _raw(x)
     selection = with_trailing(selection, extra)
     starts, points, mask = _operands(frame, selection)

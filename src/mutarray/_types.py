@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -25,3 +25,7 @@ Operand: TypeAlias = "int | np.ndarray | jax.Array"
 """A start or an index array: known on the host, or traced."""
 
 Key: TypeAlias = Hashable
+
+Launch: TypeAlias = "tuple[jax.Device, Callable[..., jax.Array], tuple[Any, ...]]"
+"""One kernel on one shard: its device; what takes its block, which it may donate, and the operands,
+and gives the new block; the operands."""

@@ -92,7 +92,9 @@ def test_a_mode_is_one_rule(place: str, kind: str, run: Any, mode: str) -> None:
     got = run(lambda m, i: mu.get(m, i, mode=mode, fill_value=-5.0))(m, index)
     np.testing.assert_array_equal(got, [7, 0, 2, 7] if mode == "clip" else [-5, -5, 2, -5])
     got = run(lambda m, i: mu.get(m, i, mode=mode))(m, index)
-    np.testing.assert_array_equal(got, [7, 0, 2, 7] if mode == "clip" else [np.nan, np.nan, 2, np.nan])
+    np.testing.assert_array_equal(
+        got, [7, 0, 2, 7] if mode == "clip" else [np.nan, np.nan, 2, np.nan]
+    )
     run(lambda m, i: mu.set(m, i, 50.0, mode=mode))(m, index)
     wanted = np.arange(8)
     wanted[[7, 0, 2] if mode == "clip" else [2]] = 50

@@ -66,7 +66,9 @@ def test_passed_in_and_nothing_returned(kind: str, run: Any) -> None:
 
     m = mu.mutable_array(vector(kind))
     run(over_shards(body, kind, out=None))(m)
-    np.testing.assert_array_equal(m[...].reshape(4, 4), np.arange(16.0).reshape(4, 4)[:, [0, 0, 1, 2]])
+    np.testing.assert_array_equal(
+        m[...].reshape(4, 4), np.arange(16.0).reshape(4, 4)[:, [0, 0, 1, 2]]
+    )
     assert same_sharding(m, rows(kind))
 
 

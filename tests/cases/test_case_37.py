@@ -29,9 +29,7 @@ def host(kind: str, memory: str) -> mu.MutableArray:
 def stays(m: mu.MutableArray, kind: str, memory: str) -> bool:
     kinds = {m.sharding.memory_kind, m[...].sharding.memory_kind}
     kinds |= {shard.data.sharding.memory_kind for shard in m.addressable_shards}
-    return kinds == {memory} and same_sharding(
-        m, named(kind, {"d": 4}, "d", memory_kind=memory)
-    )
+    return kinds == {memory} and same_sharding(m, named(kind, {"d": 4}, "d", memory_kind=memory))
 
 
 @kinds

@@ -48,7 +48,8 @@ def test_returning_one_that_was_made_inside() -> None:
     ran = []
 
     def make(x: Any) -> Any:
-        m = mu.mutable_array(x); where.append(made_here())  # noqa: E702
+        m = mu.mutable_array(x)
+        where.append(made_here())  # noqa: E702
         jax.debug.callback(ran.append, x[0])
         return {"state": [m]}
 
@@ -99,7 +100,9 @@ def test_passing_one_twice(handle: tuple[mu.MutableArray, str]) -> None:
     message = refused(lambda: jax.jit(both)(m, m))
     assert " a<" in message and " b<" in message, "names both arguments"
     assert made in message and "once" in message
-    message = refused(lambda: jax.jit(lambda tree: tree["x"].__setitem__(0, 1.0))({"x": m, "y": [m]}))
+    message = refused(
+        lambda: jax.jit(lambda tree: tree["x"].__setitem__(0, 1.0))({"x": m, "y": [m]})
+    )
     assert "['x']" in message and "['y'][0]" in message
     jax.effects_barrier()
     assert not ran

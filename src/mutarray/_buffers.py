@@ -1,0 +1,94 @@
+"""Whole arrays: where they are computed on, copied, and taken over."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from mutarray import _jaxapi
+from mutarray._types import Shape
+
+
+@functools.lru_cache(maxsize=256)
+def _default_memory(device: jax.Device) -> str:
+    return device.default_memory().kind
+
+
+def compute_sharding(sharding: Sharding) -> Sharding:
+    """The same layout in the memory that the devices compute from; ``sharding`` itself if it is."""
+    # Not cached as a whole: a cache would give another object that is equal to this one.
+    default = _default_memory(next(iter(sharding.device_set)))
+    if sharding.memory_kind in (None, default):
+        return sharding
+    return sharding.with_memory_kind(default)
+
+
+@functools.lru_cache(maxsize=256)
+def _copier(out: Any) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(jnp.copy, out_shardings=out)
+
+
+def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
+    """A copy with buffers of its own, in the same place, memory and order of dimensions."""
+    if compute_sharding(sharding) is sharding:
+        return _copier(_jaxapi.custom_layout(x) or sharding)(x)
+    # XLA programs on host memory are not there on every backend and version: copy by shards.
+    shards = [
+        jax.device_put(
+            np.array(block),
+            SingleDeviceSharding(block.device, memory_kind=sharding.memory_kind),
+            may_alias=False,
+        )
+        for block in _jaxapi.blocks(x)
+    ]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
+
+
+def move(x: jax.Array, device: jax.Device) -> jax.Array | np.ndarray:
+    """A single-device array, where a program on ``device`` can take it."""
+    if device == x.device:
+        return x
+    if device.platform == "cpu":  # a view, which the program's arguments are made from in no time
+        return np.asarray(x)
+    return jax.device_put(x, device)
+
+
+def spread(
+    shape: Shape, dtype: Any, sharding: Sharding, blocks: list[jax.Array], devices: list[jax.Device]
+) -> jax.Array:
+    """An array from single-device blocks, each moved to its device if it is not there already."""
+    sources: list[Any] = blocks
+    if devices[0].platform == "cpu":  # between CPU devices, by way of the host is six times faster
+        views = {id(block): np.asarray(block) for block in blocks}
+        sources = [views[id(block)] for block in blocks]
+    return _jaxapi.batched_device_put(shape, dtype, sharding, sources, devices)
+
+
+_copy_block = jax.jit(jnp.copy)
+
+
+def copy_block(block: jax.Array) -> jax.Array:
+    """A copy of one device's block, with a buffer of its own."""
+    if compute_sharding(block.sharding) is block.sharding:
+        return _copy_block(block)
+    return copy(block, block.sharding)
+
+
+@functools.lru_cache(maxsize=256)
+def _taker(sharding: Any) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda x: x, donate_argnums=0, out_shardings=sharding)
+
+
+def take_over(x: jax.Array, sharding: Sharding) -> jax.Array:
+    """The buffers of ``x`` under a new array; ``x`` is deleted."""
+    if compute_sharding(sharding) is sharding:
+        return _taker(_jaxapi.custom_layout(x) or sharding)(x)
+    out = copy(x, sharding)
+    x.delete()
+    return out

@@ -1,0 +1,137 @@
+"""The general engine outside of a trace: the traced one under ``jax.jit``.
+
+Programs are compiled once per `Form`, home and value type; starts, index arrays and values are
+operands, so another index of the same form compiles nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, Sharding
+
+from mutarray import _jaxapi, _traced
+from mutarray._buffers import compute_sharding
+from mutarray._form import Form, Selection
+from mutarray._traced import Home
+
+
+def read(
+    x: jax.Array,
+    sharding: Sharding,
+    selection: Selection,
+    fill: Any = None,
+    out_sharding: Sharding | None = None,
+) -> jax.Array:
+    """What a selection takes from an array, as a new array in device memory.
+
+    Args:
+        x: the array, laid out by ``sharding``.
+        sharding: its sharding.
+        selection: what to take.
+        fill: what stands for elements out of range.
+        out_sharding: where the result goes; ``None`` for the rule of `_traced.read_spec`.
+    """
+    work = compute_sharding(sharding)
+    out = out_sharding if out_sharding is not None else read_sharding(selection.form, work)
+    reader = _reader(selection.form, Home(x.shape, work), out)
+    return reader(_onto(x, work), fill, *_operands(selection))
+
+
+def write(
+    x: jax.Array,
+    sharding: Sharding,
+    selection: Selection,
+    value: Any,
+    op: str = "set",
+    donate: bool = False,
+) -> jax.Array:
+    """A new array with a value written to a selection.
+
+    Args:
+        x: the array, laid out by ``sharding``.
+        sharding: its sharding, and that of the result.
+        selection: where to write.
+        value: a Python, NumPy or JAX value that is checked already.
+        op: one of `_kernels.OPS`.
+        donate: whether the new array may take over the buffers of ``x``; otherwise that is left as
+            it is.
+    """
+    work = compute_sharding(sharding)
+    if isinstance(value, jax.Array):
+        value = _near(value, work)
+    else:
+        value = np.asarray(value).astype(x.dtype)
+    place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
+    writer = _writer(selection.form, Home(x.shape, work), op, place, donate and work is sharding)
+    out = writer(_onto(x, work), value, *_operands(selection))
+    return out if work is sharding else jax.device_put(out, sharding)
+
+
+@functools.lru_cache(maxsize=4096)
+def read_sharding(form: Form, work: Sharding) -> Sharding:
+    """Where a read of an array that is laid out by ``work`` goes."""
+    if isinstance(work, NamedSharding):
+        return NamedSharding(work.mesh, _traced.read_spec(form, work))
+    return _jaxapi.replicated(work)
+
+
+def _onto(x: jax.Array, work: Sharding) -> jax.Array:
+    return x if x.sharding.memory_kind == work.memory_kind else jax.device_put(x, work)
+
+
+def _near(value: jax.Array, work: Sharding) -> jax.Array:
+    """A value on the devices that the array lives on, in the memory that they compute from."""
+    default = compute_sharding(value.sharding)
+    same_devices = value.sharding.device_set == work.device_set
+    if default is value.sharding and (same_devices or not value.committed):
+        same_mesh = (
+            not isinstance(value.sharding, NamedSharding)
+            or not isinstance(work, NamedSharding)
+            or value.sharding.mesh == work.mesh
+        )
+        if same_mesh:
+            return value
+    return jax.device_put(value, _jaxapi.replicated(work))
+
+
+def _operands(selection: Selection) -> tuple[list[Any], list[Any]]:
+    """Starts and index arrays as arrays, so that their values are no part of the program."""
+    starts = [np.asarray(s, np.int32 if abs(s) < 2**31 else np.int64) for s in selection.starts]
+    return starts, list(selection.points)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reader(form: Form, home: Home, out: Sharding) -> Callable[..., jax.Array]:
+    def read_program(
+        x: jax.Array, fill: jax.Array | None, starts: list[Any], points: list[Any]
+    ) -> jax.Array:
+        selection = Selection(form, tuple(starts), tuple(points))
+        spec = out.spec if isinstance(out, NamedSharding) and _same_mesh(out, home) else None
+        return _traced.read(x, home, selection, fill, spec)
+
+    return jax.jit(read_program, out_shardings=out)
+
+
+def _same_mesh(out: NamedSharding, home: Home) -> bool:
+    return isinstance(home.sharding, NamedSharding) and out.mesh == home.sharding.mesh
+
+
+@functools.lru_cache(maxsize=4096)
+def _writer(form: Form, home: Home, op: str, out: Any, donate: bool) -> Callable[..., jax.Array]:
+    def write_program(
+        x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any]
+    ) -> jax.Array:
+        selection = Selection(form, tuple(starts), tuple(points))
+        return _traced.write(x, home, selection, value.astype(x.dtype), op)
+
+    return jax.jit(
+        write_program,
+        out_shardings=out,
+        donate_argnums=0 if donate else (),
+        keep_unused=donate,  # a whole write does not read the old contents, but takes their place
+    )

@@ -1,0 +1,387 @@
+"""The eager engine: equal to the general one, in place, and on the touched shards alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+
+import mutarray as mu
+from mutarray import _eager, _general, _quick
+from mutarray._plan import plan
+from mutarray._select import select
+from tests.support import KINDS, P, indices, layouts, mesh, numpy_take
+from tests.test_parity import values
+
+DEPTH = 100 if os.environ.get("MUTARRAY_DEEP") == "1" else 1
+LAYOUTS = {(kind, name): pair for kind in KINDS for name, pair in layouts(KINDS[kind]).items()}
+
+
+def cell_of(m: mu.MutableArray) -> Any:
+    return m._cell
+
+
+def pointers(m: mu.MutableArray) -> dict[int, int]:
+    """Where each shard's buffer lies, by device."""
+    cell = cell_of(m)
+    return {s.device.id: cell.block(s.device).unsafe_buffer_pointer() for s in cell.layout.shards}
+
+
+def on_4x2(shape: tuple[int, ...] = (16, 8), spec: P = P("i", "j")) -> mu.MutableArray:
+    x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
+    return mu.mutable_array(x, NamedSharding(mesh((4, 2), "ij"), spec))
+
+
+@contextmanager
+def counted_compiles() -> Iterator[list[str]]:
+    """Collects an entry for each program that XLA compiles."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
+@settings(max_examples=3 * DEPTH)
+@given(data=st.data())
+def test_equals_the_general_engine(layout: tuple[str, str], data: st.DataObject) -> None:
+    shape, sharding = LAYOUTS[layout]
+    x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    index = data.draw(indices(shape))
+    taken, error = numpy_take(x, index)
+    if error is not None:
+        return
+    value = data.draw(values(taken.shape, np.float32))
+    op = data.draw(st.sampled_from(["set", "add", "multiply", "min", "max"]))
+    m = mu.mutable_array(jnp.asarray(x), sharding)
+    cell = cell_of(m)
+    if not cell.is_local:
+        assert m.size == 0
+        return
+    selection = select(shape, index, writing=True)
+    general = _general.read(cell.array(), sharding, selection)
+    eager = _eager.read(cell.block, cell.layout, selection, sharding)
+    np.testing.assert_array_equal(np.asarray(eager), np.asarray(general))
+    assert eager.sharding == general.sharding
+    wanted = np.asarray(_general.write(cell.array(), sharding, selection, value, op))
+    cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op))
+    np.testing.assert_array_equal(np.asarray(m[...]), wanted)
+    assert m[...].sharding == sharding
+
+
+@settings(max_examples=300 * DEPTH)
+@given(data=st.data())
+def test_the_short_way_says_what_the_long_way_says(data: st.DataObject) -> None:
+    layout = cell_of(on_4x2()).layout
+    index = data.draw(indices(layout.shape, wild=True))
+    box = _quick.box_of(layout, index)
+    if box is None:
+        return
+    selection = select(layout.shape, index, writing=True)
+    (part,) = plan(selection, layout).parts
+    assert box.shards == part.shards
+    assert box.starts == tuple(span.start for span in part.spans)
+    assert box.sizes == tuple(span.size for span in selection.form.spans)
+    assert box.shape == selection.form.result_shape
+    assert box.sources == selection.form.sources
+
+
+def test_common_boxes_take_the_short_way() -> None:
+    layout = cell_of(on_4x2()).layout
+    for index in [
+        (0, 0),
+        (-1, -1),
+        (slice(4, 8), slice(0, 4)),
+        (5, slice(None, 4)),
+        (3, slice(1, 2)),
+    ]:
+        assert _quick.box_of(layout, index) is not None
+    for index in [5, slice(2, 6), (0, slice(0, 8, 2)), [1], (True, 1), (16, 0), (0, 0, 0), None]:
+        assert _quick.box_of(layout, index) is None
+
+
+@pytest.mark.parametrize(
+    ("index", "value"),
+    [
+        ((5, 3), 1.0),
+        ((slice(1, 3), slice(0, 2)), np.ones((2, 2), np.float32)),
+        (7, 2.0),
+        (slice(3, 6), 1.0),
+        (slice(15, 2, -3), 1.0),
+        (np.array([0, 9, 4]), 3.0),
+        (np.arange(16) % 5 == 0, 3.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("spec", [P("i", "j"), P("i"), P()], ids=str)
+def test_writes_stay_in_place_and_on_the_touched_shards(index: Any, value: Any, spec: P) -> None:
+    m = on_4x2(spec=spec)
+    m[index] = value
+    before = pointers(m)
+    cell = cell_of(m)
+    touched = {s.device for s in plan(select(m.shape, index, writing=True), cell.layout).touched}
+    blocks = {s.device: cell.block(s.device) for s in cell.layout.shards}
+    m[index] = value
+    assert pointers(m) == before, "each buffer is where it was: nothing was copied"
+    for device, block in blocks.items():
+        ran = block.is_deleted()  # its buffer was donated to a program
+        assert ran == (device in touched), "programs run on touched devices alone"
+
+
+@pytest.mark.parametrize(
+    "index", [(5, 3), slice(5, 6), slice(3, 6), slice(0, 16, 3), np.array([1, 5])], ids=str
+)
+def test_kernels_alias_their_block_and_need_no_copy_of_it(index: Any) -> None:
+    m = mu.zeros((1024, 512), sharding=NamedSharding(mesh((4, 2), "ij"), P("i", "j")))
+    cell = cell_of(m)
+    selection = select(m.shape, index, writing=True)
+    launches = _eager.write_launches(cell.layout, selection, 1.0, cell.dtype)
+    assert launches
+    for device, kernel, operands in launches:
+        compiled = kernel.lower(cell.block(device), *operands).compile()
+        block = cell.block(device).nbytes
+        memory = compiled.memory_analysis()
+        assert memory.alias_size_in_bytes == block
+        assert memory.temp_size_in_bytes < block / 4, "no second copy of the block"
+        assert "all-" not in compiled.as_text()
+
+
+def test_other_index_values_compile_nothing() -> None:
+    m = on_4x2((64, 32))
+    row, rows = np.ones(32, np.float32), np.ones((9, 32), np.float32)
+
+    def step(k: int) -> None:
+        m[k, k % 32] = 1.0
+        m[k] = row
+        m[k : k + 9] = rows
+        m[[k, 63 - k, 40, (k + 9) % 64]] = 2.0
+        m[k, k % 32], m[k], m[k : k + 9], m[[k, 2]]
+
+    # A window of 9 in blocks of 16 lies in one block or in two; four points of one owner or more
+    # are padded to 1, 2 or 4. After all these have come up once, nothing is new.
+    for k in range(0, 50):
+        step(k)
+    with counted_compiles() as compiles:
+        for k in range(50):
+            step(k)
+    assert compiles == []
+
+
+def test_new_sizes_compile_a_bounded_number() -> None:
+    m = mu.zeros((64, 4), sharding=NamedSharding(mesh((4,), "d"), P("d")))
+    m[0:1] = 1.0
+    with counted_compiles() as compiles:
+        for size in range(2, 6):
+            for k in range(64 - size):
+                m[k : k + size] = 1.0
+    # For each size and device: the window inside one block, and the masked one across a border.
+    assert 0 < len(compiles) <= 4 * 4 * 2
+
+
+def test_memory_stays_flat() -> None:
+    m = mu.zeros((4096, 1024), sharding=NamedSharding(mesh((8,), "a"), P("a")))
+    m[0:8] = 0.0
+    before = pointers(m)
+    alive = len(jax.live_arrays())
+    for k in range(200):
+        m[8 * k % 4000 : 8 * k % 4000 + 8] = float(k)
+    assert pointers(m) == before
+    assert len(jax.live_arrays()) <= alive + 2
+
+
+def test_only_shared_blocks_are_copied() -> None:
+    m = on_4x2(spec=P("i"))
+    before = pointers(m)
+    held = m[...]
+    m[5] = -1.0
+    after = pointers(m)
+    moved = {device for device in before if before[device] != after[device]}
+    assert moved == {2, 3}, "block 1 lies on devices 2 and 3 of the mesh"
+    assert held[5, 0] == 40.0
+    m[6] = -2.0
+    assert pointers(m) == after, "the copy is the array's own: the next write is in place"
+
+
+def exports(m: mu.MutableArray) -> dict[str, Callable[[], np.ndarray]]:
+    """Everything that a user may hold, and how to look at it."""
+    snapshot, view = m[...], np.asarray(m[...])
+    shards = [(s.index, s.data) for s in m.addressable_shards]
+    value = jnp.full((8,), 5.0)
+    m[0] = value
+
+    def joined() -> np.ndarray:
+        out = np.zeros(m.shape, np.float32)
+        for index, data in shards:
+            out[index] = np.asarray(data)
+        return out
+
+    return {
+        "snapshot": lambda: np.asarray(snapshot),
+        "view": lambda: view,
+        "shards": joined,
+        "value": lambda: np.asarray(value),
+    }
+
+
+def test_nothing_that_a_user_holds_changes() -> None:
+    m = on_4x2()
+    held = exports(m)
+    before = {name: look().copy() for name, look in held.items()}
+    m[0, 0] = -1.0
+    m[3:9] = -2.0
+    m[[1, 2]] = -3.0
+    m[...] = -4.0
+    jax.jit(lambda m: m.__setitem__(..., m[...] - 1.0))(m)
+    mu.addupdate(m, ..., 1.0)
+    for name, look in held.items():
+        np.testing.assert_array_equal(look(), before[name], err_msg=name)
+    assert float(m[3, 3]) == -4.0
+
+
+def test_a_read_never_shares_a_buffer_with_the_array() -> None:
+    m = on_4x2()
+    for index in [(slice(0, 4), slice(0, 4)), slice(None, None, 1), None, (..., None), slice(0, 4)]:
+        read = m[index]
+        before = np.asarray(read).copy()
+        m[...] = m[...] + 1.0
+        m[0, 0] = 99.0
+        m[0:4] = 98.0
+        np.testing.assert_array_equal(np.asarray(read), before)
+
+
+# Failures ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "error"),
+    [
+        ((16, 0), 1.0, IndexError),
+        ([0, 99], 1.0, IndexError),
+        (0, np.ones(3), ValueError),
+        (0, 1j, TypeError),
+        ("x", 1.0, IndexError),
+        (slice(0, 3), object(), TypeError),
+    ],
+)
+def test_bad_input_leaves_the_array_as_it_was(index: Any, value: Any, error: type) -> None:
+    m = on_4x2()
+    before, where = np.asarray(m[...]).copy(), pointers(m)
+    with pytest.raises(error):
+        m[index] = value
+    np.testing.assert_array_equal(np.asarray(m[...]), before)
+    assert pointers(m) == where
+
+
+class Once(Exception):
+    """Raised by a kernel the first time that it is called."""
+
+
+def raising(kernel: Callable[..., Any], error: type[BaseException]) -> Callable[..., Any]:
+    calls: list[int] = []
+
+    def call(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return kernel(*args)
+
+    return call
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("error", [Once, KeyboardInterrupt])
+def test_an_interrupted_write_is_done_whole_or_not_at_all(
+    at: int, error: type[BaseException]
+) -> None:
+    m = on_4x2(spec=P("i"))
+    before = np.asarray(m[...]).copy()
+    after = before.copy()
+    after[3:9] = -1.0
+    cell = cell_of(m)
+    selection = select(m.shape, slice(3, 9), writing=True)
+    launches = _eager.write_launches(cell.layout, selection, -1.0, cell.dtype)
+    device, kernel, operands = launches[at]
+    launches[at] = (device, raising(kernel, error), operands)
+    with pytest.raises(error):
+        cell.run(launches)
+    np.testing.assert_array_equal(np.asarray(m[...]), after if at else before)
+
+
+def test_an_array_that_is_truly_lost_says_so() -> None:
+    m = on_4x2(spec=P("i"))
+    cell = cell_of(m)
+    selection = select(m.shape, slice(3, 9), writing=True)
+    launches = _eager.write_launches(cell.layout, selection, -1.0, cell.dtype)
+
+    def broken(*args: Any) -> Any:
+        raise Once
+
+    launches[1] = (launches[1][0], broken, launches[1][2])
+    with pytest.raises(Once):
+        cell.run(launches)
+    for use in (lambda: m[0], lambda: m.__setitem__(0, 1.0), lambda: jax.jit(lambda m: m[0])(m)):
+        with pytest.raises(mu.errors.SpentError, match="contents are lost"):
+            use()
+    assert "spent" in repr(m)
+
+
+def test_no_write_of_many_threads_is_lost() -> None:
+    m = mu.zeros((64, 8), sharding=NamedSharding(mesh((4, 2), "ij"), P("i", "j")))
+
+    def work(k: int) -> None:
+        for _ in range(5):
+            mu.addupdate(m, slice(None), 1.0)
+            mu.addupdate(m, slice(3, 40), 1.0)
+            m[k] = m[k]
+
+    m[0] = m[0]
+    threads = [threading.Thread(target=work, args=(0,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got = np.asarray(m[...])
+    assert (got[3:40] == 60).all()
+    assert (got[40:] == 30).all()
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_values_of_any_sharding(kind: str) -> None:
+    m8 = mesh((4, 2), "ij", KINDS[kind])
+    other = mesh((8,), "a", AxisType.Auto)
+    x = np.arange(128, dtype=np.float32).reshape(16, 8)
+    v = -np.arange(48, dtype=np.float32).reshape(6, 8)
+    shardings = [
+        NamedSharding(m8, P()),
+        NamedSharding(m8, P("j")),
+        NamedSharding(m8, P(None, "i")),
+        NamedSharding(other, P(None, "a")),
+        jax.sharding.SingleDeviceSharding(jax.devices()[5]),
+    ]
+    for sharding in shardings:
+        for index in [slice(3, 9), slice(9, 3, -1), [0, 5, 9, 3, 1, 15], slice(0, 12, 2)]:
+            m = mu.mutable_array(jnp.asarray(x), NamedSharding(m8, P("i", "j")))
+            value = jax.device_put(v, sharding)
+            m[index] = value
+            wanted = x.copy()
+            wanted[index] = v
+            np.testing.assert_array_equal(np.asarray(m[...]), wanted)
+            np.testing.assert_array_equal(np.asarray(value), v)

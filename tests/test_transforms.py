@@ -366,12 +366,12 @@ def while_loop(m: mu.MutableArray) -> Any:
     return lax.while_loop(lambda i: i < 3, body, 0)
 
 
-def while_reading(m: mu.MutableArray) -> Any:
-    def body(i: Any) -> Any:
+def while_carrying(m: mu.MutableArray) -> Any:
+    def body(carry: Any) -> Any:
         mu.addupdate(m, 0, 1.0)
-        return i + 1
+        return carry[0] + 1, m[0, 0]
 
-    return lax.while_loop(lambda i: m[0, 0] < 5, body, 0)
+    return lax.while_loop(lambda carry: carry[1] < 5, body, (0, m[0, 0]))
 
 
 def cond(m: mu.MutableArray) -> Any:
@@ -413,9 +413,9 @@ def by_numpy(name: str) -> tuple[np.ndarray, Any]:
     if name == "while_loop":
         x[:3, ::2] *= -1
         return x, 3
-    if name == "while_reading":
+    if name == "while_carrying":
         x[0] += 5
-        return x, 5
+        return x, (5, 5.0)
     if name == "cond":
         x[2], x[0] = 50, 60
         return x, x[0]
@@ -426,7 +426,7 @@ def by_numpy(name: str) -> tuple[np.ndarray, Any]:
     return x, x.sum()
 
 
-LOOPS = {f.__name__: f for f in (scan, fori_loop, while_loop, while_reading, cond, switch, nested)}
+LOOPS = {f.__name__: f for f in (scan, fori_loop, while_loop, while_carrying, cond, switch, nested)}
 
 
 @kinds
@@ -448,6 +448,33 @@ def test_control_flow(name: str, how: str, kind: str) -> None:
         got = jax.jit(loop)(m) if how == "argument of a jit" else loop(m)
         check(m, wanted, kind)
     jax.tree.map(np.testing.assert_array_equal, got, result)
+
+
+@kinds
+@runs
+def test_the_condition_of_a_loop_cannot_read_one(kind: str, run: Any) -> None:
+    """JAX would give it the contents from before the loop, and the loop would never end."""
+
+    def loop(m: mu.MutableArray) -> Any:
+        def body(i: Any) -> Any:
+            mu.addupdate(m, 0, 1.0)
+            return i + 1
+
+        return lax.while_loop(lambda i: (m[0, 0] < 5) & (i < 50), body, 0)
+
+    m = array(kind)
+    with pytest.raises(mu.errors.TraceError, match="condition of a lax.while_loop.*carry"):
+        run(loop)(m)
+    with pytest.raises(mu.errors.TraceError, match="condition of a lax.while_loop"):
+        jax.jit(lambda x: loop(mu.mutable_array(x)))(X)
+    check(m, X, kind)
+
+    def inside(i: Any) -> Any:  # one that the condition makes itself is none of JAX's business
+        k = mu.zeros(3)
+        k[1] = i
+        return k[1] < 4
+
+    assert int(run(lambda: lax.while_loop(inside, lambda i: i + 1, 0))()) == 4
 
 
 @kinds

@@ -218,21 +218,27 @@ class BufferCell:
 
     def traced_value(self) -> jax.Array:
         """The contents, inside a trace."""
-        _refuse_in_shard_map()
+        _refuse_misplaced()
         return self.ref()[...]
 
     def traced_replace(self, value: jax.Array) -> None:
         """New contents, inside a trace."""
-        _refuse_in_shard_map()
+        _refuse_misplaced()
         self.ref()[...] = value
 
 
-def _refuse_in_shard_map(axes: frozenset[str] = frozenset()) -> None:
-    """JAX has no meaning for a Ref that a ``shard_map`` body closes over, and may crash on it.
+def _refuse_misplaced(axes: frozenset[str] = frozenset()) -> None:
+    """Raises where JAX would crash on a Ref, or give it contents that are out of date.
 
     Args:
         axes: the manual axes where the Ref was made or passed in.
     """
+    if _jaxapi.in_while_condition():
+        raise TraceError(
+            "a mutable array from outside is used in the condition of a lax.while_loop, where it "
+            "would have its contents from before the loop for ever: use it in the body, and carry "
+            "what the condition needs"
+        )
     if _jaxapi.manual_axes() != axes:
         raise TraceError(
             "a mutable array from outside is used inside of a shard_map body: pass it in as an "
@@ -264,11 +270,11 @@ class RefCell:
         return self._ref
 
     def traced_value(self) -> jax.Array:
-        _refuse_in_shard_map(self._axes)
+        _refuse_misplaced(self._axes)
         return self._ref[...]
 
     def traced_replace(self, value: jax.Array) -> None:
-        _refuse_in_shard_map(self._axes)
+        _refuse_misplaced(self._axes)
         _jaxapi.write_whole(self._ref, value)
 
     def give_up(self, reason: str) -> jax.Array:
@@ -336,14 +342,14 @@ class ValueCell:
     def traced_value(self) -> jax.Array:
         if self._is_local():
             return self._value
-        _refuse_in_shard_map(self._axes)
+        _refuse_misplaced(self._axes)
         return self.ref()[...]
 
     def traced_replace(self, value: jax.Array) -> None:
         if self._is_local():
             self._value = value
         else:
-            _refuse_in_shard_map(self._axes)
+            _refuse_misplaced(self._axes)
             _jaxapi.write_whole(self.ref(), value)
 
     def give_up(self, reason: str) -> jax.Array:

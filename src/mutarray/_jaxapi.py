@@ -56,6 +56,17 @@ def manual_axes() -> frozenset[str]:
     return frozenset(mesh.manual_axes) if mesh is not None and not mesh.empty else frozenset()
 
 
+def in_while_condition() -> bool:
+    """Whether the condition of a ``lax.while_loop`` is being traced.
+
+    There every JAX up to 0.12 lets a Ref be read, and gives the contents from before the loop in
+    each round: a loop that waits for what its body writes never ends.
+    """
+    frame = getattr(core.trace_ctx.trace, "frame", None)
+    info = getattr(frame, "debug_info", None)
+    return getattr(info, "traced_for", None) == "while_cond"
+
+
 # Refs --------------------------------------------------------------------------------------------
 
 

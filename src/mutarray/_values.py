@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mutarray import _buffers, _kernels
+from mutarray import _buffers, _jaxapi, _kernels
 from mutarray._cast import trim
 from mutarray._form import Form
 
@@ -85,7 +85,8 @@ class _DeviceCutter:
             self._whole = {s.device: s.data for s in value.addressable_shards}
         else:
             device = next(iter(value.sharding.addressable_devices))
-            self._whole = {device: jax.device_put(value, device)}
+            # As a block: what device_put gives may still have the old mesh in its type (JAX 0.10).
+            self._whole = {device: _jaxapi.blocks(jax.device_put(value, device))[0]}
 
     def __call__(self, wanted: Wanted, device: jax.Device) -> jax.Array | np.ndarray:
         source = device if device in self._whole else next(iter(self._whole))

@@ -48,8 +48,7 @@ def test_returning_one_that_was_made_inside() -> None:
     ran = []
 
     def make(x: Any) -> Any:
-        m = mu.mutable_array(x)
-        where.append(made_here())  # noqa: E702
+        m, _ = mu.mutable_array(x), where.append(made_here())  # on one line, which it names
         jax.debug.callback(ran.append, x[0])
         return {"state": [m]}
 

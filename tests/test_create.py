@@ -536,9 +536,10 @@ def test_inside_of_jit(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["x", None, object(), {}, {1: 2}, [1, "a"], [[1], [1, 2]], np.array(["a"]), b"ab", {1, 2}],
+    "bad",
+    ["x", None, object(), {}, {1: 2}, [1, "a"], [[1], [1, 2]], np.array(["a"]), b"ab", {1, 2}],
     ids=lambda bad: type(bad).__name__,
-)  # fmt: skip
+)
 def test_a_bad_value(bad: Any) -> None:
     for make in (
         lambda: mu.mutable_array(bad),

@@ -37,7 +37,10 @@ def pointers(m: mu.MutableArray) -> dict[int, int]:
     return {s.device.id: cell.block(s.device).unsafe_buffer_pointer() for s in cell.layout.shards}
 
 
-def on_4x2(shape: tuple[int, ...] = (16, 8), spec: P = P("i", "j")) -> mu.MutableArray:
+SPLIT = P("i", "j")
+
+
+def on_4x2(shape: tuple[int, ...] = (16, 8), spec: P = SPLIT) -> mu.MutableArray:
     x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
     return mu.mutable_array(x, NamedSharding(mesh((4, 2), "ij"), spec))
 

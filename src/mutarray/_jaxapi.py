@@ -13,13 +13,14 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
 from jax._src import core, source_info_util
 from jax._src import shard_map as _shard_map
 from jax._src.lib import xla_client
+from jax._src.mesh import empty_concrete_mesh
 from jax._src.sharding_impls import GSPMDSharding
 from jax._src.state.types import AbstractRef
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -31,6 +32,8 @@ except ImportError:  # JAX 0.9
 
 # JAX's error messages name the line of the user's code, not one of the core's files.
 source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), "_"))
+
+_T = TypeVar("_T")
 
 # Traces ------------------------------------------------------------------------------------------
 
@@ -54,6 +57,23 @@ def manual_axes() -> frozenset[str]:
     """The mesh axes over which the code runs shard by shard (inside a ``shard_map``)."""
     mesh = jax.sharding.get_abstract_mesh()
     return frozenset(mesh.manual_axes) if mesh is not None and not mesh.empty else frozenset()
+
+
+def without_mesh(work: Callable[..., _T]) -> Callable[..., _T]:
+    """``work``, which outside of traces does not see the mesh that ``jax.set_mesh`` set.
+
+    An array says itself where it lives, and in the context of a mesh JAX refuses programs that run
+    on one of its devices alone.
+    """
+
+    @functools.wraps(work)
+    def run(*args: Any, **kwargs: Any) -> _T:
+        if jax.sharding.get_abstract_mesh().empty or in_trace():
+            return work(*args, **kwargs)
+        with jax.set_mesh(empty_concrete_mesh):
+            return work(*args, **kwargs)
+
+    return run
 
 
 def in_while_condition() -> bool:

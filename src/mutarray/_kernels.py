@@ -132,7 +132,8 @@ def read_spans(x: jax.Array, form: Form, starts: Operands, fill: Any) -> jax.Arr
             continue
         taken = offset + jnp.arange(dim.size, dtype=offset.dtype) * dim.step
         inside = (taken >= 0) & (taken < dim.extent)
-        sub = jnp.take(sub, jnp.clip(taken, 0, dim.extent - 1), axis=d, mode="clip")
+        if dim.size > 1:
+            sub = jnp.take(sub, jnp.clip(taken, 0, dim.extent - 1), axis=d, mode="clip")
         sub = jnp.where(_along(inside, d, sub.ndim), sub, fill)
     return sub
 
@@ -149,8 +150,9 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
         if offset is not None:
             place = place - offset
         inside = (place >= 0) & (place < dim.extent) & (place % dim.step == 0)
-        source = jnp.clip(place // dim.step, 0, dim.size - 1)
-        sub = jnp.take(sub, source, axis=d, mode="clip")
+        if dim.size > 1:
+            source = jnp.clip(place // dim.step, 0, dim.size - 1)
+            sub = jnp.take(sub, source, axis=d, mode="clip")
         along = _along(inside, d, x.ndim)
         keep = along if keep is None else keep & along
     if keep is not None:

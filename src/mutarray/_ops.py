@@ -22,6 +22,7 @@ def _is_eager(cell: Cell) -> bool:
     return isinstance(cell, BufferCell) and not _jaxapi.in_trace()
 
 
+@_jaxapi.without_mesh
 def get(
     cell: Cell,
     index: Index,
@@ -83,6 +84,7 @@ def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
     return given
 
 
+@_jaxapi.without_mesh
 def put(
     cell: Cell,
     index: Index,
@@ -136,6 +138,7 @@ def _write(cell: BufferCell, selection: Selection, value: Any, op: str) -> None:
         cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op))
 
 
+@_jaxapi.without_mesh
 def swap(
     cell: Cell, index: Index, value: Any, mode: str | None = None, wrap: bool = True
 ) -> jax.Array:
@@ -168,6 +171,7 @@ def _cast_to(value: Any, dtype: Any) -> jax.Array:
     return jnp.asarray(value) if value.dtype == dtype else jnp.asarray(value).astype(dtype)
 
 
+@_jaxapi.without_mesh
 def freeze(cell: Cell) -> jax.Array:
     """The contents, whose buffers the caller now owns; the cell is spent."""
     return cell.give_up(

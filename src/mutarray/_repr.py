@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from mutarray import _buffers, _cast
+from mutarray import _buffers, _cast, _jaxapi
 from mutarray._cell import BufferCell, Cell, OpaqueCell
 from mutarray._layout import Layout, layout_of
 from mutarray.errors import SpentError
@@ -20,6 +20,7 @@ _EDGE = 3
 """How many values are shown at each end."""
 
 
+@_jaxapi.without_mesh
 def describe(cell: Cell | OpaqueCell) -> str:
     """One line: dtype, shape, spec, mesh, memory kind and a few values."""
     if isinstance(cell, OpaqueCell):

@@ -1,0 +1,1 @@
+"""What an operation costs, against raw JAX in the same process: `python -m benchmarks`."""

@@ -37,6 +37,7 @@ CORE = [
     "_ops",
     "_repr",
     "_array",
+    "_verbs",
     "_create",
     "_born",
     "_state",

@@ -1,7 +1,7 @@
 """Mutable arrays for JAX that keep their sharding."""
 
 from mutarray import errors
-from mutarray._array import MutableArray, addupdate, freeze, get, set, swap
+from mutarray._array import MutableArray
 from mutarray._born import (
     empty,
     empty_like,
@@ -15,6 +15,7 @@ from mutarray._born import (
 )
 from mutarray._create import mutable_array
 from mutarray._items import ds
+from mutarray._verbs import addupdate, freeze, get, set, swap
 
 __version__ = "0.1.0"
 

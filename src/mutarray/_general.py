@@ -38,8 +38,11 @@ def read(
     """
     work = compute_sharding(sharding)
     out = out_sharding if out_sharding is not None else read_sharding(selection.form, work)
-    reader = _reader(selection.form, Home(x.shape, work), out)
-    return reader(_onto(x, work), fill, *_operands(selection))
+    here = out.device_set == work.device_set and compute_sharding(out) is out
+    direct = out if here else read_sharding(selection.form, work)
+    reader = _reader(selection.form, Home(x.shape, work), direct)
+    result = reader(_onto(x, work), fill, *_operands(selection))
+    return result if here else jax.device_put(result, out)
 
 
 def write(
@@ -70,6 +73,36 @@ def write(
     writer = _writer(selection.form, Home(x.shape, work), op, place, donate and work is sharding)
     out = writer(_onto(x, work), value, *_operands(selection))
     return out if work is sharding else jax.device_put(out, sharding)
+
+
+def update(
+    x: jax.Array, sharding: Sharding, fn: Callable[..., jax.Array], value: Any, donate: bool
+) -> jax.Array:
+    """A new array with ``fn(old, value)`` in the place of each element.
+
+    Args:
+        x: the array, laid out by ``sharding``.
+        sharding: its sharding, and that of the result.
+        fn: elementwise; one that lives on, since the program is kept under it.
+        value: a checked value.
+        donate: whether the new array may take over the buffers of ``x``.
+    """
+    work = compute_sharding(sharding)
+    value = _near(value, work) if isinstance(value, jax.Array) else value
+    place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
+    updater = _updater(fn, Home(x.shape, work), place, donate and work is sharding)
+    out = updater(_onto(x, work), value)
+    return out if work is sharding else jax.device_put(out, sharding)
+
+
+@functools.lru_cache(maxsize=1024)
+def _updater(
+    fn: Callable[..., jax.Array], home: Home, out: Any, donate: bool
+) -> Callable[..., jax.Array]:
+    def update_program(x: jax.Array, value: Any) -> jax.Array:
+        return _traced.update(x, home, fn, value)
+
+    return jax.jit(update_program, out_shardings=out, donate_argnums=0 if donate else ())
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -152,6 +153,24 @@ def swap(
         old = get(cell, index, mode, wrap)
         put(cell, index, value, mode, wrap)
         return old
+
+
+@_jaxapi.without_mesh
+def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
+    """Replaces each element by ``fn(old, value)``, in place."""
+    value = _cast.as_value(value)
+    _cast.check_broadcast(value, cell.shape)
+    old = jax.ShapeDtypeStruct(cell.shape, cell.dtype)
+    _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype)
+    if not _is_eager(cell):
+        cell.traced_replace(_traced.update(cell.traced_value(), cell.home, fn, value))
+        return
+    assert isinstance(cell, BufferCell)
+    with cell.lock:
+        if cell.is_local:
+            cell.run_whole(lambda x: _general.update(x, cell.sharding, fn, value, donate=True))
+        else:
+            cell.replace(_general.update(cell.array(), cell.sharding, fn, value, donate=False))
 
 
 def _checked(cell: Cell, selection: Selection, value: Any, op: str) -> Any:

@@ -28,7 +28,7 @@ def describe(cell: Cell | OpaqueCell) -> str:
     kind = f"{np.dtype(cell.dtype).name if not _cast.is_key(cell.dtype) else cell.dtype}"
     head = f"{kind}[{', '.join(map(str, cell.shape))}]"
     place = "" if cell.sharding is None else f", {describe_sharding(cell.sharding)}"
-    if not isinstance(cell, BufferCell):
+    if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
         return f"MutableArray({head}{place}, traced)"
     try:
         values = _values(cell)

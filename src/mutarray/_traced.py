@@ -12,7 +12,7 @@ was made for and no ``vmap`` or ``shard_map`` has taken dimensions off or blocks
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -215,6 +215,20 @@ def write(
     if impl is not None:
         result = jax.random.wrap_key_data(result, impl=impl)
     return frame.scatter(result, None)
+
+
+def update(x: jax.Array, home: Home, fn: Callable[..., jax.Array], value: Any) -> jax.Array:
+    """The array with ``fn(old, value)`` in the place of each element, in its dtype and sharding.
+
+    Args:
+        x: the array's value.
+        home: where it lives.
+        fn: elementwise.
+        value: broadcasts to the array.
+    """
+    frame = _frame(x, home)
+    value = frame.scatter(jnp.broadcast_to(jnp.asarray(value), x.shape), None)
+    return frame.scatter(fn(x, value).astype(x.dtype), None)
 
 
 def place(x: jax.Array, sharding: Sharding) -> jax.Array:

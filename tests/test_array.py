@@ -117,7 +117,7 @@ def test_at_and_the_class_say_what_to_do_instead() -> None:
 
 # Snapshots ---------------------------------------------------------------------------------------
 
-WRITES: dict[str, Callable[[mu.MutableArray], None]] = {
+WRITES: dict[str, Callable[[mu.MutableArray], Any]] = {
     "element": lambda m: m.__setitem__((0, 0), -1.0),
     "row": lambda m: m.__setitem__(1, -1.0),
     "slice": lambda m: m.__setitem__(slice(1, 7), -1.0),
@@ -127,13 +127,11 @@ WRITES: dict[str, Callable[[mu.MutableArray], None]] = {
     "mask": lambda m: m.__setitem__(X > 3, -1.0),
     "add": lambda m: mu.addupdate(m, (slice(None), 1), 5.0),
     "augmented": lambda m: m.__setitem__(slice(2, 4), m[2:4] * 2),
-    "swap": lambda m: mu.swap(m, 3, 9.0) and None,
+    "swap": lambda m: mu.swap(m, 3, 9.0),
     "jit": lambda m: jax.jit(lambda m: m.__setitem__(0, -1.0))(m),
     "jit, whole": lambda m: jax.jit(lambda m: m.__setitem__(..., m[...] + 1))(m),
     "jit, by closure": lambda m: jax.jit(lambda: m.__setitem__(0, -1.0))(),
-    "scan": lambda m: (
-        jax.lax.scan(lambda c, i: (c, m.__setitem__(i, -1.0)), 0, np.arange(3)) and None
-    ),
+    "scan": lambda m: jax.lax.scan(lambda c, i: (c, m.__setitem__(i, -1.0)), 0, np.arange(3)),
 }
 
 

@@ -201,6 +201,20 @@ def blocks(x: jax.Array) -> list[jax.Array]:
     return list(x._arrays)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def is_held_elsewhere(parts: list[jax.Array]) -> bool:
+    """Whether an array that is alive shares a buffer with one of ``parts``, other than these."""
+    mine = {id(x) for x in parts}
+    pointers = {x.unsafe_buffer_pointer() for x in parts}
+    shape, dtype = parts[0].shape, parts[0].dtype
+    for x in jax.live_arrays():
+        if id(x) in mine or x.dtype != dtype or x.is_deleted():
+            continue
+        alike = x.shape == shape or x.sharding.shard_shape(x.shape) == shape
+        if alike and any(block.unsafe_buffer_pointer() in pointers for block in blocks(x)):
+            return True
+    return False
+
+
 def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
     """A second array object over the same buffers, under an equal ``sharding`` object."""
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):

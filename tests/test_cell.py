@@ -93,8 +93,8 @@ def test_out_sharding(place: str) -> None:
         mu.get(m, slice(0, 3), out_sharding=P("i"))
     with pytest.raises(mu.errors.BadShardingError):
         mu.get(m, 0, out_sharding="i")
+    one = SingleDeviceSharding(jax.devices()[0])
     with pytest.raises(mu.errors.BadShardingError, match="trace"):
-        one = SingleDeviceSharding(jax.devices()[0])
         jax.jit(lambda m: mu.get(m, 0, out_sharding=one))(m)
     np.testing.assert_array_equal(m[...], X)
 

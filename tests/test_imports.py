@@ -34,6 +34,7 @@ CORE = [
     "_eager",
     "_quick",
     "_cell",
+    "_trace_cells",
     "_ops",
     "_repr",
     "_array",

@@ -530,12 +530,13 @@ def test_shard_map(run: Any, kind: str, how: str) -> None:
     wanted[:, 1::2] = X[:, 1::2] * 2
     body = passed if how == "passed in" else made
     mapped = run(jax.shard_map(body, mesh=s.mesh, in_specs=P("i", "j"), out_specs=P("i", "j")))
-    if how == "passed in":
-        m = array(kind)
-        np.testing.assert_array_equal(mapped(m), wanted)
-        check(m, wanted, kind)
-    else:
-        np.testing.assert_array_equal(mapped(jax.device_put(X, s)), wanted)
+    with on_mesh(s):
+        if how == "passed in":
+            m = array(kind)
+            np.testing.assert_array_equal(mapped(m), wanted)
+            check(m, wanted, kind)
+        else:
+            np.testing.assert_array_equal(mapped(jax.device_put(X, s)), wanted)
 
 
 # Trees -------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _cell, _ops, _repr
-from mutarray._cell import BufferCell, Cell, OpaqueCell
+from mutarray import _ops, _repr, _trace_cells
+from mutarray._cell import BufferCell
+from mutarray._trace_cells import Cell, OpaqueCell
 from mutarray._types import ArrayLike, Index
 from mutarray.errors import NoAtError, NotMutableError
 
@@ -281,17 +282,17 @@ class _Leaf:
 
 
 def _flatten(m: MutableArray) -> tuple[tuple[Any], Any]:
-    child, home = _cell.flatten(m._cell)
+    child, home = _trace_cells.flatten(m._cell)
     return (child,), home
 
 
 def _flatten_with_keys(m: MutableArray) -> tuple[tuple[tuple[_Leaf, Any]], Any]:
-    child, home = _cell.flatten(m._cell)
+    child, home = _trace_cells.flatten(m._cell)
     return ((_Leaf(m._cell), child),), home
 
 
 def _unflatten(home: Any, children: Any) -> MutableArray:
-    return wrap(_cell.unflatten(home, children[0]))
+    return wrap(_trace_cells.unflatten(home, children[0]))
 
 
 jax.tree_util.register_pytree_with_keys(MutableArray, _flatten_with_keys, _unflatten, _flatten)

@@ -12,8 +12,9 @@ from jax.sharding import Sharding
 
 from mutarray import _buffers, _cast, _jaxapi, _ops, _traced
 from mutarray._array import MutableArray, cell_of, wrap
-from mutarray._cell import BufferCell, ValueCell
+from mutarray._cell import BufferCell
 from mutarray._layout import check_sharding
+from mutarray._trace_cells import ValueCell
 from mutarray._types import ArrayLike, Shape
 from mutarray.errors import DonationError
 

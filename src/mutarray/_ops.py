@@ -11,10 +11,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from mutarray import _cast, _eager, _general, _jaxapi, _quick, _traced
-from mutarray._cell import BufferCell, Cell
+from mutarray._cell import BufferCell
 from mutarray._form import Selection
 from mutarray._layout import check_sharding
 from mutarray._select import select
+from mutarray._trace_cells import Cell
 from mutarray._types import Index
 from mutarray.errors import BadShardingError, CastError
 
@@ -100,6 +101,8 @@ def put(
         return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
     value = _checked(cell, selection, value, op)
+    if 0 in selection.form.result_shape:  # JAX 0.9 fails to compile a write to an empty array
+        return
     if not _is_eager(cell):
         old = cell.traced_value()
         cell.traced_replace(

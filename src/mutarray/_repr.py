@@ -12,8 +12,9 @@ import numpy as np
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mutarray import _buffers, _cast, _jaxapi
-from mutarray._cell import BufferCell, Cell, OpaqueCell
+from mutarray._cell import BufferCell
 from mutarray._layout import Layout, layout_of
+from mutarray._trace_cells import Cell, OpaqueCell
 from mutarray.errors import SpentError
 
 _EDGE = 3

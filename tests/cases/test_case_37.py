@@ -67,7 +67,7 @@ INDICES: list[Any] = [
 def test_every_form(kind: str, memory: str, run: Any) -> None:
     m, x = host(kind, memory), X.copy()
     for k, index in enumerate(INDICES):
-        got = run(lambda m, index=index: m[index] * 1)(m)
+        got = run(lambda m, index=index: m[index])(m)
         np.testing.assert_array_equal(got, x[index], err_msg=str(index))
         x[index] = 100 + k
         run(lambda m, index=index, k=k: m.__setitem__(index, 100.0 + k))(m)

@@ -1,0 +1,73 @@
+"""Two processes with two devices each: no process sees all shards."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PROGRAM = textwrap.dedent(
+    """
+    import sys
+    import jax
+    port, rank = sys.argv[1], int(sys.argv[2])
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{port}", 2, rank)
+    import numpy as np
+    import mutarray as mu
+    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+    mesh = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
+    s = NamedSharding(mesh, P("d"))
+    m = mu.zeros((8, 3), sharding=s)
+    assert len(m.addressable_shards) == 2, m.addressable_shards
+    text = repr(m)
+    assert "float32[8, 3]" in text and "'d'" in text and "?" in text, text
+    m[5] = 1.0
+    m[1:6] = 2.0
+    rows = np.concatenate([np.asarray(b.data)[:, 0] for b in m.addressable_shards])
+    assert rows.tolist() == {0: [0, 2, 2, 2], 1: [2, 2, 0, 0]}[rank], rows
+    assert sum(b.data.nbytes for b in m.addressable_shards) == 48
+    assert np.asarray(m[4]).tolist() == [2, 2, 2]
+    jax.jit(lambda m: m.__setitem__(0, 7.0))(m)
+    assert np.asarray(m[0]).tolist() == [7, 7, 7]
+    assert m.sharding is s and m[...].sharding == s
+    c = mu.from_callback((8, 3), s, lambda index: np.arange(24.0).reshape(8, 3)[index])
+    assert np.asarray(c[6]).tolist() == [18, 19, 20]
+    print("done", rank)
+    """
+)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
+
+
+@pytest.mark.core
+def test_two_processes() -> None:
+    port = str(free_port())
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, port, str(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for rank, process in enumerate(running):
+            out, err = process.communicate(timeout=240)
+            assert process.returncode == 0, err
+            assert f"done {rank}" in out
+    finally:
+        for process in running:
+            process.kill()

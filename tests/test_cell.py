@@ -104,7 +104,7 @@ def test_out_sharding(place: str) -> None:
 OUT = np.array([-9, -8, 0, 7, 8, 100])
 
 
-@places
+@pytest.mark.parametrize("place", ["auto", "one device"])
 @runs
 @pytest.mark.parametrize("mode", ["clip", "drop", "fill"])
 @pytest.mark.parametrize("wrap", [True, False])
@@ -166,7 +166,7 @@ def test_fill_values_cast_as_values_do() -> None:
 
 
 @runs
-@pytest.mark.parametrize("start", [-20, -9, -3, 0, 6, 7, 8, 30])
+@pytest.mark.parametrize("start", [-20, -3, 6, 8])
 @pytest.mark.parametrize("mode", [None, "clip", "drop", "fill"])
 def test_windows(run: Any, start: int, mode: str | None) -> None:
     m = array()

@@ -36,6 +36,8 @@ def _copier(out: Any) -> Callable[[jax.Array], jax.Array]:
 
 def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
     """A copy with buffers of its own, in the same place, memory and order of dimensions."""
+    if x.size == 0:  # JAX 0.9 fails to compile a program that gives an empty split array
+        return _jaxapi.alias(x, sharding)
     if compute_sharding(sharding) is sharding:
         return _copier(_jaxapi.custom_layout(x) or sharding)(x)
     # XLA programs on host memory are not there on every backend and version: copy by shards.

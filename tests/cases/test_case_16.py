@@ -19,7 +19,6 @@ pytestmark = pytest.mark.core
 PLACES = {
     "1 device": lambda kind: SingleDeviceSharding(jax.devices()[0]),
     "4 devices": lambda kind: rows(kind),
-    "8 devices": lambda kind: rows(kind, 8),
     "2 devices, replicas": lambda kind: named(kind, {"i": 2, "j": 2}, "j"),
 }
 place = pytest.mark.parametrize("place", PLACES)

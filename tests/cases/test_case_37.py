@@ -61,8 +61,10 @@ INDICES: list[Any] = [
 ]
 
 
-@kinds
-@memories
+@pytest.mark.parametrize(
+    ("kind", "memory"),
+    [("auto", "pinned_host"), ("explicit", "pinned_host"), ("auto", "unpinned_host")],
+)
 @runs
 def test_every_form(kind: str, memory: str, run: Any) -> None:
     m, x = host(kind, memory), X.copy()

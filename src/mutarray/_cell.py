@@ -17,8 +17,8 @@ from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mutarray import _buffers, _jaxapi
 from mutarray._cast import is_key
+from mutarray._frames import Home
 from mutarray._layout import layout_of
-from mutarray._traced import Home
 from mutarray._types import Launch
 from mutarray.errors import SpentError, TraceError
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _buffers, _cast, _jaxapi, _ops, _traced
+from mutarray import _buffers, _cast, _frames, _jaxapi, _ops
 from mutarray._array import MutableArray, cell_of, wrap
 from mutarray._cell import BufferCell
 from mutarray._layout import check_sharding
@@ -132,5 +132,5 @@ def made_in_trace(value: Any, sharding: Sharding | None) -> MutableArray:
         sharding = value.sharding
     value = jnp.asarray(value)
     if sharding is not None:
-        value = _traced.place(value, sharding)
+        value = _frames.place(value, sharding)
     return wrap(ValueCell(value, sharding))

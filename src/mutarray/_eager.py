@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _buffers, _kernels, _traced, _values
+from mutarray import _buffers, _frames, _kernels, _values
 from mutarray._form import Form, Points, Selection, Span
 from mutarray._general import read_sharding
 from mutarray._layout import Layout, layout_of
@@ -195,7 +195,7 @@ Held = Callable[[jax.Device], jax.Array]
 def read(
     held: Held, layout: Layout, selection: Selection, sharding: Sharding, fill: Any = None
 ) -> jax.Array:
-    """What a selection takes, in the sharding that `_traced.read_spec` names.
+    """What a selection takes, in the sharding that `_frames.read_spec` names.
 
     Args:
         held: gives the block that a device holds.
@@ -208,7 +208,7 @@ def read(
     out = read_sharding(form, sharding)
     result = layout_of(form.result_shape, out)
     dtype = held(layout.shards[0].device).dtype
-    fill = _traced.fill_value(dtype, fill)
+    fill = _frames.fill_value(dtype, fill)
     if len(result.owners) == 1:
         devices = [shard.device for shard in result.shards]
         one = _read_block(held, layout, selection, devices, fill)

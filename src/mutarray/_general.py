@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
-from mutarray import _jaxapi, _traced
+from mutarray import _frames, _jaxapi, _traced
 from mutarray._buffers import compute_sharding
 from mutarray._form import Form, Selection
-from mutarray._traced import Home
+from mutarray._frames import Home
 
 
 def read(
@@ -34,7 +34,7 @@ def read(
         sharding: its sharding.
         selection: what to take.
         fill: what stands for elements out of range.
-        out_sharding: where the result goes; ``None`` for the rule of `_traced.read_spec`.
+        out_sharding: where the result goes; ``None`` for the rule of `_frames.read_spec`.
     """
     work = compute_sharding(sharding)
     out = out_sharding if out_sharding is not None else read_sharding(selection.form, work)
@@ -109,7 +109,7 @@ def _updater(
 def read_sharding(form: Form, work: Sharding) -> Sharding:
     """Where a read of an array that is laid out by ``work`` goes."""
     if isinstance(work, NamedSharding):
-        return NamedSharding(work.mesh, _traced.read_spec(form, work))
+        return NamedSharding(work.mesh, _frames.read_spec(form, work))
     return _jaxapi.replicated(work)
 
 

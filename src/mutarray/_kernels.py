@@ -54,7 +54,7 @@ def _flipped(form: Form) -> tuple[int, ...]:
 # Positions ---------------------------------------------------------------------------------------
 
 
-def _position(x: Any, n: int, wrap: bool) -> jax.Array:
+def position(x: Any, n: int, wrap: bool) -> jax.Array:
     """Positions as a signed type that holds ``n``, wrapped once; what is out of range stays so."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
@@ -85,7 +85,7 @@ def _bases(form: Form, starts: Operands) -> tuple[list[Any], list[Any]]:
             bases.append(start)
             offsets.append(None)
             continue
-        start = _position(start, n, dim.wrap)
+        start = position(start, n, dim.wrap)
         base = jnp.clip(start, 0, n - min(dim.extent, n))
         bases.append(base)
         offsets.append(start - base if dim.rule == "loose" else None)
@@ -165,14 +165,14 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
 # Points ------------------------------------------------------------------------------------------
 
 
-def _positions(form: Form, points: Operands) -> list[jax.Array]:
+def positions_of(form: Form, points: Operands) -> list[jax.Array]:
     """The index arrays, flat and of equal length."""
     shape = form.points_shape or ()
     count = math.prod(shape)
     flat = []
     for d, p in zip(form.point_dims, points, strict=True):
         n = form.shape[d]
-        p = _position(p, n, form.dims[d].wrap)
+        p = position(p, n, form.dims[d].wrap)
         p = jnp.clip(p, 0, n - 1) if form.rule == "clip" else jnp.where(p < 0, n, p)
         flat.append(jnp.broadcast_to(p, shape).reshape(count))
     wide = any(p.dtype.itemsize > 4 for p in flat)
@@ -184,7 +184,7 @@ def _pick(sub: jax.Array, form: Form, points: Operands, fill: Any) -> jax.Array:
     if not form.point_dims:  # boolean scalars alone
         return jnp.broadcast_to(sub, (*(form.points_shape or ()), *sub.shape))
     dims = form.point_dims
-    positions = _positions(form, points)
+    positions = positions_of(form, points)
     picked = lax.gather(
         sub,
         jnp.stack(positions, axis=-1),
@@ -247,7 +247,7 @@ def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: st
         for k in range(count):
             sub = _COMBINE[op](sub, core[k])
         return sub
-    positions = _positions(form, points)
+    positions = positions_of(form, points)
     unique = form.unique or count == 1
     if op == "set" and not unique:
         first = positions[0]

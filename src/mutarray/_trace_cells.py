@@ -16,7 +16,7 @@ from jax.sharding import Sharding
 
 from mutarray import _jaxapi
 from mutarray._cell import BufferCell, refuse_misplaced
-from mutarray._traced import Home
+from mutarray._frames import Home
 from mutarray.errors import SpentError, TraceError
 
 

@@ -1,156 +1,58 @@
-"""The general engine: right for every index on every layout, inside a trace.
+"""Reads and writes inside a trace: owner-computes where the array lies on a mesh.
 
-It brings the array whole to every device, works there with `_kernels`, and constrains the result
-back to the array's sharding. That costs a gather; in return no partitioner has to understand an
-index, and the answer is the same on any number of devices (openxla/xla#49118, #49122 and #49176
-cannot show through). It is the reference for the faster engines.
-
-On explicit meshes the sharding is read off the array's type. On auto meshes the type does not say;
-there the sharding that the `MutableArray` carries is used, where the array has the shape that it
-was made for and no ``vmap`` or ``shard_map`` has taken dimensions off or blocks out of it.
+The sharding is static, so a `jax.shard_map` over the array's own mesh runs `_owners` on each
+device.
+No partitioner has to understand an index, nothing is gathered, and the answer is the same on any
+number of devices. An array that lies whole wherever the code runs is worked on as it is; one whose
+sharding no mesh describes goes by the general engine (`_gather`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec
 
-from mutarray import _cast, _jaxapi, _kernels
+from mutarray import _cast, _gather, _jaxapi, _owners
 from mutarray._form import Form, Selection, with_trailing
-from mutarray._layout import spec_where_divisible, split_axes
-from mutarray._types import Shape
+from mutarray._frames import Frame, Home, fill_value, frame_of, integers, operands, result_spec
+from mutarray._layout import split_axes
+from mutarray._owners import Lane
 
 
-class Home(NamedTuple):
-    """Where an array lives: the static part of a `MutableArray` in a trace."""
-
-    shape: Shape
-    sharding: Sharding | None
-
-
-class _Frame(NamedTuple):
-    """How values are brought whole to every device, and back, around one operation.
+class _Split(NamedTuple):
+    """An array that lies in blocks on a mesh.
 
     Attributes:
-        mesh: the abstract mesh of the array's type, where it has explicit axes.
-        spec: the spec in that type.
-        home: the array's sharding, where it is to be used as a constraint.
+        mesh: the mesh.
+        axes: for each dimension the mesh axes that split it.
     """
 
     mesh: Any
-    spec: PartitionSpec | None
-    home: Sharding | None
+    axes: tuple[tuple[str, ...], ...]
 
-    def gather(self, x: jax.Array) -> jax.Array:
-        if self.mesh is not None:
-            x = _jaxapi.reshard(x, self.mesh, PartitionSpec())
-        if self.home is not None:
-            x = lax.with_sharding_constraint(x, _jaxapi.replicated(self.home))
-        return x
-
-    def scatter(self, x: jax.Array, spec: PartitionSpec | None) -> jax.Array:
-        """Splits a whole value by ``spec``; by the array's own sharding where it is ``None``."""
-        if self.mesh is not None:
-            own = self.spec if spec is None else _part(spec, self.mesh.explicit_axes)
-            x = _jaxapi.reshard(x, self.mesh, own or PartitionSpec())
-        if isinstance(self.home, NamedSharding):
-            mesh, spec = self.home.mesh, self.home.spec if spec is None else spec
-            spec = _part(spec, mesh.abstract_mesh.auto_axes)
-            x = lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
-        elif self.home is not None and spec is None:
-            x = lax.with_sharding_constraint(x, self.home)
-        return x
+    def lanes(self, form: Form) -> tuple[Lane, ...]:
+        """The lanes of a selection; dimensions that were added behind are not split."""
+        axes = self.axes + ((),) * (len(form.shape) - len(self.axes))
+        return _owners.lanes_of(form, axes, dict(self.mesh.shape))
 
 
-def _part(spec: PartitionSpec, axes: Iterable[str]) -> PartitionSpec:
-    """The entries of a spec that name one of ``axes``.
-
-    On a mesh that is explicit in part, JAX takes explicit axes in a reshard and auto axes in a
-    constraint, and refuses each in the other.
-    """
-    wanted = set(axes)
-
-    def part(names: Any) -> Any:
-        kept = tuple(n for n in (names if isinstance(names, tuple) else (names,)) if n in wanted)
-        return kept or None
-
-    return PartitionSpec(*map(part, spec))
-
-
-def _frame(x: jax.Array, home: Home) -> _Frame:
-    typed = _jaxapi.explicit_spec(x)
-    mesh, spec = typed if typed is not None else (None, None)
-    constrain = None
-    fits = x.shape == home.shape and not _jaxapi.manual_axes()
-    if home.sharding is not None and fits and _needs_constraints(home.sharding):
-        constrain = home.sharding
-    return _Frame(mesh, spec, constrain)
-
-
-def _needs_constraints(sharding: Sharding) -> bool:
-    """Whether it splits over axes that the types of arrays do not speak of."""
-    if isinstance(sharding, NamedSharding) and not sharding.mesh.abstract_mesh.auto_axes:
-        return False
-    return len(sharding.device_set) > 1
-
-
-def read_spec(form: Form, sharding: NamedSharding) -> PartitionSpec:
-    """How a read is split: as the array is along what it takes, where the lengths divide."""
-    axes = split_axes(sharding, len(form.shape))
-    return spec_where_divisible(
-        form.result_shape,
-        tuple(None if d is None else axes[d] for d in form.sources),
-        dict(sharding.mesh.shape),
-    )
-
-
-def _read_spec(frame: _Frame, form: Form) -> PartitionSpec | None:
-    if isinstance(frame.home, NamedSharding):
-        return read_spec(form, frame.home)
-    if frame.mesh is not None and frame.spec is not None:
-        return read_spec(form, NamedSharding(frame.mesh, frame.spec))
-    return PartitionSpec()
-
-
-def _raw(x: jax.Array) -> tuple[jax.Array, Any, Shape]:
-    """An array, or for PRNG keys the integers they are made of; their ``impl``; its extra shape."""
-    if not _cast.is_key(x.dtype):
-        return x, None, ()
-    data = jax.random.key_data(x)
-    return data, jax.random.key_impl(x), data.shape[x.ndim :]
-
-
-def fill_value(dtype: Any, fill: Any) -> Any:
-    """What stands for elements out of range: JAX's choice for the dtype, or the user's."""
-    if isinstance(fill, jax.Array):
-        return fill.astype(dtype)
-    if fill is not None:
-        value = fill
-    elif jnp.issubdtype(dtype, jnp.inexact):
-        value = np.nan
-    elif dtype == np.bool_:
-        value = True
-    else:
-        info = jnp.iinfo(dtype)
-        value = info.min if jnp.issubdtype(dtype, jnp.signedinteger) else info.max
-    return np.asarray(value).astype(dtype)[()]
-
-
-def _operands(frame: _Frame, selection: Selection) -> tuple[list[Any], list[Any], Any]:
-    """Starts, index arrays and mask, each whole on every device."""
-
-    def whole(x: Any) -> Any:
-        return frame.gather(x) if isinstance(x, jax.Array) else x
-
-    starts = [whole(s) for s in selection.starts]
-    points = [whole(p) for p in selection.points]
-    return starts, points, whole(selection.mask)
+def _split(x: jax.Array, home: Home) -> _Split | None:
+    """How ``x`` is split; ``None`` if it is not, or if no mesh says how, or if this is a block."""
+    if _jaxapi.manual_axes():
+        return None
+    sharding = home.sharding
+    if not isinstance(sharding, NamedSharding) or x.shape != home.shape:
+        typed = _jaxapi.explicit_spec(x)
+        if typed is None:
+            return None
+        sharding = NamedSharding(*typed)
+    axes = split_axes(sharding, x.ndim)
+    return _Split(sharding.mesh, axes) if any(axes) else None
 
 
 def read(
@@ -167,25 +69,42 @@ def read(
         home: where it lives.
         selection: what to take.
         fill: what stands for elements out of range; ``None`` for JAX's choice.
-        out_spec: how the result is split; ``None`` for `read_spec`.
+        out_spec: how the result is split; ``None`` for `_frames.read_spec`.
     """
     form = selection.form
-    if form.is_whole and out_spec is None:
-        return x
-    if 0 in form.result_shape and not _cast.is_key(x.dtype):
-        # Nothing depends on the array, so a program of it alone would know no devices.
-        return jnp.zeros(form.result_shape, x.dtype)
-    frame = _frame(x, home)
-    spec = _read_spec(frame, form) if out_spec is None else out_spec
-    raw, impl, extra = _raw(x)
+    split = _split(x, home)
+    if split is None or form.is_whole or 0 in form.result_shape:
+        return _gather.read(x, home, selection, fill, out_spec)
+    frame = frame_of(x, home)
+    wanted = result_spec(frame, form) if out_spec is None else out_spec
+    raw, impl, extra = integers(x)
     selection = with_trailing(selection, extra)
-    starts, points, _ = _operands(frame, selection)
-    fill = fill_value(raw.dtype, fill)
-    core = _kernels.read(frame.gather(raw), selection.form, starts, points, fill)
-    result = frame.gather(_kernels.to_result(core, selection.form))
+    starts, points, _ = operands(frame, selection)
+    lanes = split.lanes(selection.form)
+    given = _owners.result_entries(selection.form, lanes)
+    result = jax.shard_map(
+        partial(_owners.read, selection.form, lanes, fill_value(raw.dtype, fill)),
+        mesh=split.mesh,
+        in_specs=(_owners.block_spec(lanes, raw.ndim), PartitionSpec(), PartitionSpec()),
+        out_specs=given,
+    )(raw, _arrays(starts), _arrays(points))
     if impl is not None:
         result = jax.random.wrap_key_data(result, impl=impl)
-    return frame.scatter(result, spec)
+    return _respecified(result, frame, given, wanted)
+
+
+def _arrays(values: list[Any]) -> list[jax.Array]:
+    return [jnp.asarray(value) for value in values]
+
+
+def _respecified(
+    x: jax.Array, frame: Frame, given: PartitionSpec, wanted: PartitionSpec | None
+) -> jax.Array:
+    def entries(spec: PartitionSpec | None) -> list[Any]:
+        every = [n if isinstance(n, tuple) or n is None else (n,) for n in spec or ()]
+        return [n or None for n in every] + [None] * (x.ndim - len(every))
+
+    return x if entries(given)[: x.ndim] == entries(wanted) else frame.scatter(x, wanted)
 
 
 def write(
@@ -201,20 +120,30 @@ def write(
         op: one of `_kernels.OPS`.
     """
     form = selection.form
-    frame = _frame(x, home)
-    if form.is_whole:  # each device has, or gets, what it needs: nothing to gather
-        value = value.reshape(_cast.trim(value.shape, x.ndim))
-        value = frame.scatter(jnp.broadcast_to(value, x.shape), None)
-        return value if op == "set" else frame.scatter(_kernels.combine(x, value, op), None)
-    raw, impl, extra = _raw(x)
+    split = _split(x, home)
+    if split is None or form.is_whole or 0 in form.result_shape:
+        return _gather.write(x, home, selection, value, op)
+    frame = frame_of(x, home)
+    value = value.reshape(_cast.trim(value.shape, len(form.result_shape)))
+    raw, impl, extra = integers(x)
+    value = integers(value)[0]
     selection = with_trailing(selection, extra)
-    starts, points, mask = _operands(frame, selection)
-    core = _kernels.to_core(frame.gather(_raw(value)[0]), selection.form)
-    result = _kernels.write(frame.gather(raw), selection.form, starts, points, mask, core, op)
-    result = frame.gather(result)
-    if impl is not None:
-        result = jax.random.wrap_key_data(result, impl=impl)
-    return frame.scatter(result, None)
+    form = selection.form
+    lanes = split.lanes(form)
+    mask, selection_only = selection.mask, Selection(form, selection.starts, selection.points)
+    starts, points, _ = operands(frame, selection_only)
+    value_spec = _owners.value_spec(form, lanes, value.shape)
+    block_spec = _owners.block_spec(lanes, raw.ndim)
+    value = frame.scatter(value, value_spec)
+    mask_spec = PartitionSpec() if mask is None else _owners.mask_spec(form, lanes)
+    mask = mask if mask is None else frame.scatter(mask, mask_spec)
+    result = jax.shard_map(
+        partial(_owners.write, form, lanes, op),
+        mesh=split.mesh,
+        in_specs=(block_spec, PartitionSpec(), PartitionSpec(), mask_spec, value_spec),
+        out_specs=block_spec,
+    )(raw, _arrays(starts), _arrays(points), mask, value)
+    return result if impl is None else jax.random.wrap_key_data(result, impl=impl)
 
 
 def update(x: jax.Array, home: Home, fn: Callable[..., jax.Array], value: Any) -> jax.Array:
@@ -226,18 +155,6 @@ def update(x: jax.Array, home: Home, fn: Callable[..., jax.Array], value: Any) -
         fn: elementwise.
         value: broadcasts to the array.
     """
-    frame = _frame(x, home)
+    frame = frame_of(x, home)
     value = frame.scatter(jnp.broadcast_to(jnp.asarray(value), x.shape), None)
     return frame.scatter(fn(x, value).astype(x.dtype), None)
-
-
-def place(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """``x`` constrained to ``sharding``, inside a trace."""
-    if isinstance(sharding, NamedSharding):
-        mesh = sharding.mesh.abstract_mesh
-        if mesh.explicit_axes:
-            x = _jaxapi.reshard(x, mesh, _part(sharding.spec, mesh.explicit_axes))
-        if not mesh.auto_axes:
-            return x
-        sharding = NamedSharding(sharding.mesh, _part(sharding.spec, mesh.auto_axes))
-    return lax.with_sharding_constraint(x, sharding)

@@ -1,0 +1,84 @@
+"""The general engine: right for every index on every layout, inside a trace.
+
+It brings the array whole to every device, works there with `_kernels`, and constrains the result
+back to the array's sharding. That costs a gather; in return no partitioner has to understand an
+index, and the answer is the same on any number of devices (openxla/xla#49118, #49122 and #49176
+cannot show through). It is the reference for the faster engines, and the way for arrays that no
+mesh describes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from mutarray import _cast, _kernels
+from mutarray._form import Selection, with_trailing
+from mutarray._frames import Home, fill_value, frame_of, integers, operands, result_spec
+
+
+def read(
+    x: jax.Array,
+    home: Home,
+    selection: Selection,
+    fill: Any = None,
+    out_spec: PartitionSpec | None = None,
+) -> jax.Array:
+    """What a selection takes from an array.
+
+    Args:
+        x: the array's value.
+        home: where it lives.
+        selection: what to take.
+        fill: what stands for elements out of range; ``None`` for JAX's choice.
+        out_spec: how the result is split; ``None`` for `read_spec`.
+    """
+    form = selection.form
+    if form.is_whole and out_spec is None:
+        return x
+    if 0 in form.result_shape and not _cast.is_key(x.dtype):
+        # Nothing depends on the array, so a program of it alone would know no devices.
+        return jnp.zeros(form.result_shape, x.dtype)
+    frame = frame_of(x, home)
+    spec = result_spec(frame, form) if out_spec is None else out_spec
+    raw, impl, extra = integers(x)
+    selection = with_trailing(selection, extra)
+    starts, points, _ = operands(frame, selection)
+    fill = fill_value(raw.dtype, fill)
+    core = _kernels.read(frame.gather(raw), selection.form, starts, points, fill)
+    result = frame.gather(_kernels.to_result(core, selection.form))
+    if impl is not None:
+        result = jax.random.wrap_key_data(result, impl=impl)
+    return frame.scatter(result, spec)
+
+
+def write(
+    x: jax.Array, home: Home, selection: Selection, value: jax.Array, op: str = "set"
+) -> jax.Array:
+    """The array with a value written to, or combined with, a selection.
+
+    Args:
+        x: the array's value.
+        home: where it lives.
+        selection: where to write.
+        value: of the array's dtype; broadcasts to the selection's result.
+        op: one of `_kernels.OPS`.
+    """
+    form = selection.form
+    frame = frame_of(x, home)
+    if form.is_whole:  # each device has, or gets, what it needs: nothing to gather
+        value = value.reshape(_cast.trim(value.shape, x.ndim))
+        value = frame.scatter(jnp.broadcast_to(value, x.shape), None)
+        return value if op == "set" else frame.scatter(_kernels.combine(x, value, op), None)
+    raw, impl, extra = integers(x)
+    selection = with_trailing(selection, extra)
+    starts, points, mask = operands(frame, selection)
+    core = _kernels.to_core(frame.gather(integers(value)[0]), selection.form)
+    result = _kernels.write(frame.gather(raw), selection.form, starts, points, mask, core, op)
+    result = frame.gather(result)
+    if impl is not None:
+        result = jax.random.wrap_key_data(result, impl=impl)
+    return frame.scatter(result, None)

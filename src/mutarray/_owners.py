@@ -1,0 +1,375 @@
+"""Owner-computes: what one device does for an index, inside a ``shard_map``.
+
+Each device owns one block. For each dimension it knows the block's offset on its mesh axes, turns
+the index into one of its block, drops what lies in other blocks, and reads or writes the rest with
+`_kernels`. A write needs no communication; a read sums what the owners contribute, which moves the
+result and never the array.
+
+A dimension is in one of four ways (`Lane`):
+
+* *all*: it is split, and taken whole; so is the value, or the result, along it.
+* *here*: it is not split; the index applies as it is.
+* *part*: it is split, and a span takes some of it. At most ``count`` of the span's positions lie in
+  a block; the device takes so many, beginning with the first that it may own, and drops those that
+  lie elsewhere.
+* *points*: it is split, and an index array picks from it. Positions in other blocks are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from mutarray import _exact, _kernels
+from mutarray._cast import trim
+from mutarray._form import Form, Points, Span
+from mutarray._types import Shape
+
+
+class Lane(NamedTuple):
+    """One dimension of the array on the mesh, and what an index takes of it.
+
+    Attributes:
+        way: ``'all'``, ``'here'``, ``'part'`` or ``'points'``.
+        names: the mesh axes that split it.
+        parts: how many blocks.
+        length: of a block.
+        count: how many positions of a span a block can hold at most.
+        axis: its axis in the result; ``None`` for what an integer or an index array took away.
+    """
+
+    way: str
+    names: tuple[str, ...]
+    parts: int
+    length: int
+    count: int
+    axis: int | None
+
+
+def lanes_of(
+    form: Form, axes: Sequence[tuple[str, ...]], mesh_shape: dict[str, int]
+) -> tuple[Lane, ...]:
+    """The lanes of a selection of an array whose dimensions are split over ``axes``."""
+    return tuple(
+        _lane(dim, n, names, math.prod(mesh_shape[name] for name in names), axis)
+        for dim, n, names, axis in zip(form.dims, form.shape, axes, _axes(form), strict=True)
+    )
+
+
+def _axes(form: Form) -> list[int | None]:
+    where = {d: a for a, d in enumerate(form.sources) if d is not None}
+    return [where.get(d) for d in range(len(form.dims))]
+
+
+def _lane(dim: Span | Points, n: int, names: tuple[str, ...], parts: int, axis: int | None) -> Lane:
+    length = n // parts
+    if not names:
+        return Lane("here", names, parts, length, n, axis)
+    if isinstance(dim, Points):
+        return Lane("points", names, parts, length, 0, axis)
+    if dim.size == n and dim.step == 1 and dim.rule != "loose":
+        return Lane("all", names, parts, length, length, axis)
+    return Lane("part", names, parts, length, min(dim.size, -(-length // dim.step)), axis)
+
+
+def block_spec(lanes: Sequence[Lane], rank: int) -> PartitionSpec:
+    """How the array is split; ``rank`` counts its dimensions."""
+    return PartitionSpec(*(lane.names or None for lane in lanes[:rank]))
+
+
+def mask_spec(form: Form, lanes: Sequence[Lane]) -> PartitionSpec:
+    """How a traced mask is split: as the dimensions that it covers."""
+    return PartitionSpec(*(lanes[d].names or None for d in form.mask_dims or ()))
+
+
+def value_spec(form: Form, lanes: Sequence[Lane], shape: Shape) -> PartitionSpec:
+    """How a value of ``shape``, which has no axis too many, is split before it is written."""
+    entries: list[Any] = [None] * len(form.result_shape)
+    for lane in lanes:
+        if lane.way == "all" and lane.axis is not None:
+            entries[lane.axis] = lane.names
+    entries = entries[len(entries) - len(shape) :]
+    sizes = form.result_shape[len(form.result_shape) - len(shape) :]
+    return PartitionSpec(
+        *(e if given == n else None for e, given, n in zip(entries, shape, sizes, strict=True))
+    )
+
+
+def result_entries(form: Form, lanes: Sequence[Lane]) -> PartitionSpec:
+    """How the result of a read is split when it comes out of the ``shard_map``."""
+    entries: list[Any] = [None] * len(form.result_shape)
+    for d, lane in enumerate(lanes):
+        if lane.axis is not None and (lane.way == "all" or _scatters(form, d, lane)):
+            entries[lane.axis] = lane.names
+    return PartitionSpec(*entries)
+
+
+def _scatters(form: Form, d: int, lane: Lane) -> bool:
+    """Whether a dimension that is taken in part leaves a result that is split evenly."""
+    span = form.dims[d]
+    return (
+        lane.way == "part"
+        and isinstance(span, Span)
+        and lane.axis is not None
+        and span.rule != "loose"  # what is out of range is filled in after the sum
+        and span.size % lane.parts == 0
+    )
+
+
+# On one device -----------------------------------------------------------------------------------
+
+
+class Here(NamedTuple):
+    """An index as one device sees it.
+
+    Attributes:
+        form: on its block; ascending, and without the shape that the user sees.
+        starts: for each span its start in the block.
+        points: the index arrays, counted from the block's start.
+        firsts: for each span how many of its positions come before those that are taken here;
+            ``None`` where all are.
+        inside: for axes of the core that may reach out of the array's range, which positions do
+            not; ``None`` stands for the axes of the index arrays.
+    """
+
+    form: Form
+    starts: list[Any]
+    points: list[Any]
+    firsts: list[Any]
+    inside: dict[int | None, jax.Array]
+
+
+def locate(form: Form, lanes: Sequence[Lane], starts: Sequence[Any], points: Sequence[Any]) -> Here:
+    """The index on the block of the device that runs this."""
+    given = iter(starts)
+    dims: list[Span | Points] = []
+    found: list[tuple[Any, Any]] = []
+    inside: dict[int | None, jax.Array] = {}
+    for n, dim, lane in zip(form.shape, form.dims, lanes, strict=True):
+        if isinstance(dim, Points):
+            dims.append(Points())
+            continue
+        begin = _first_position(dim, n, next(given))
+        if dim.rule == "loose":
+            at = begin + jnp.arange(dim.size, dtype=begin.dtype) * dim.step
+            inside[len(found)] = (at >= 0) & (at < n)
+        span, start, first = _on_block(dim, lane, begin)
+        dims.append(span)
+        found.append((start, first))
+    local, counts = _points_on_block(form, lanes, points)
+    if counts is not None:
+        inside[None] = counts
+    split = any(lane.way == "points" for lane in lanes)
+    sizes = tuple(lane.length for lane in lanes)
+    here = replace(form, shape=sizes, dims=tuple(dims), result_shape=(), sources=())
+    here = replace(here, rule="drop" if split else form.rule)
+    return Here(here, [s for s, _ in found], local, [f for _, f in found], inside)
+
+
+def _first_position(dim: Span, n: int, start: Any) -> Any:
+    """Where in the array a span begins, after the rule for starts out of range."""
+    if dim.rule == "exact":
+        return jnp.asarray(start)
+    start = _kernels.position(start, n, dim.wrap)
+    return start if dim.rule == "loose" else jnp.clip(start, 0, n - min(dim.extent, n))
+
+
+def _offset(lane: Lane, dtype: Any) -> jax.Array:
+    """Where this device's block begins."""
+    return lax.axis_index(lane.names).astype(dtype) * lane.length
+
+
+def _on_block(dim: Span, lane: Lane, begin: jax.Array) -> tuple[Span, Any, Any]:
+    """The part of a span on this block: its form, its start, and how many positions come before.
+
+    Of the span's positions, those from the first that is not before the block are taken, but so
+    that ``count`` of them are left: the window may then begin before the block, or end behind it,
+    and what lies outside is dropped by the rule for loose spans.
+    """
+    if lane.way == "all":
+        return Span(lane.length), 0, None
+    rule = "loose" if lane.way == "part" or dim.rule == "loose" else "exact"
+    span = Span(min(lane.count, dim.size), dim.step, rule=rule)
+    if lane.way == "here":
+        return span, begin, None
+    start = begin - _offset(lane, begin.dtype)
+    if span.size == dim.size:
+        return span, start, None
+    first = jnp.clip(-(start // dim.step), 0, dim.size - span.size)
+    return span, start + first * dim.step, first
+
+
+def _points_on_block(
+    form: Form, lanes: Sequence[Lane], points: Sequence[Any]
+) -> tuple[list[jax.Array], jax.Array | None]:
+    """The index arrays from the start of the block, and which of them are in the array's range."""
+    if not form.point_dims:
+        return [], None
+    positions = _kernels.positions_of(form, points)
+    inside = None
+    if form.rule == "drop":
+        pairs = zip(form.point_dims, positions, strict=True)
+        inside = jnp.all(jnp.stack([p < form.shape[d] for d, p in pairs]), axis=0)
+    local: list[jax.Array] = []
+    for d, p in zip(form.point_dims, positions, strict=True):
+        if lanes[d].way == "points":
+            p = p - _offset(lanes[d], p.dtype)
+        local.append(p.reshape(form.points_shape or ()))
+    return local, inside
+
+
+def _span_lanes(form: Form, lanes: Sequence[Lane]) -> Iterator[tuple[int, Span, Lane]]:
+    """The spans with their axes in the core and their lanes."""
+    lead = len(form.points_shape or ())
+    for k, d in enumerate(form.span_dims):
+        span = form.dims[d]
+        assert isinstance(span, Span)
+        yield lead + k, span, lanes[d]
+
+
+def _turned(x: jax.Array, axis: int, lane: Lane) -> jax.Array:
+    """``x`` in reverse order along an axis, which may be split over the mesh axes of a lane."""
+    x = lax.rev(x, (axis,))
+    if lane.way != "all":
+        return x
+    last = lane.parts - 1
+    return lax.ppermute(x, lane.names, [(k, last - k) for k in range(lane.parts)])
+
+
+# Writes ------------------------------------------------------------------------------------------
+
+
+def write(
+    form: Form,
+    lanes: Sequence[Lane],
+    op: str,
+    block: jax.Array,
+    starts: Sequence[Any],
+    points: Sequence[Any],
+    mask: Any,
+    value: jax.Array,
+) -> jax.Array:
+    """The device's block with its part of a value written to it.
+
+    Args:
+        form: what is selected from the whole array.
+        lanes: how its dimensions are split.
+        op: one of `_kernels.OPS`.
+        block: the device's own.
+        starts: for each span its start in the whole array.
+        points: the index arrays, in terms of the whole array.
+        mask: the device's part of a traced mask, or ``None``.
+        value: its part of the value, split by `value_spec`; of the block's dtype.
+    """
+    here = locate(form, lanes, starts, points)
+    core = _compact_core(value, form)
+    for (axis, span, lane), first in zip(_span_lanes(form, lanes), here.firsts, strict=True):
+        if core.shape[axis] == 1:
+            continue
+        if span.flip:
+            core = _turned(core, axis, lane)
+        if first is not None:
+            core = lax.dynamic_slice_in_dim(core, first, lane.count, axis)
+    core = jnp.broadcast_to(core, here.form.core_shape)
+    return _kernels.write(block, here.form, here.starts, here.points, mask, core, op)
+
+
+def _compact_core(value: jax.Array, form: Form) -> jax.Array:
+    """A value as the user gives it → in canonical order, not yet flipped, and not broadcast.
+
+    Axes along which it is to be broadcast have length 1. The other axes of the result and of the
+    core are the same but for those of length 1, and come in the same order until the index arrays'
+    axes are moved to the front.
+    """
+    rank = len(form.result_shape)
+    value = value.reshape(trim(value.shape, rank))
+    padded = (1,) * (rank - value.ndim) + value.shape
+    lengths = iter([have for have, n in zip(padded, form.result_shape, strict=True) if n != 1])
+    p, at = len(form.points_shape or ()), form.points_at
+    core = form.core_shape
+    between = (*core[p : p + at], *core[:p], *core[p + at :])
+    value = value.reshape(tuple(next(lengths) if n != 1 else 1 for n in between))
+    return jnp.transpose(value, (*range(at, at + p), *range(at), *range(at + p, len(core))))
+
+
+# Reads -------------------------------------------------------------------------------------------
+
+
+def read(
+    form: Form,
+    lanes: Sequence[Lane],
+    fill: Any,
+    block: jax.Array,
+    starts: Sequence[Any],
+    points: Sequence[Any],
+) -> jax.Array:
+    """The device's part, by `result_entries`, of what an index takes.
+
+    Args:
+        form: what is selected from the whole array.
+        lanes: how its dimensions are split.
+        fill: what stands for elements out of range.
+        block: the device's own.
+        starts: for each span its start in the whole array.
+        points: the index arrays, in terms of the whole array.
+    """
+    here = locate(form, lanes, starts, points)
+    core = _kernels.read(block, here.form, here.starts, here.points, jnp.zeros((), block.dtype))
+    spans = list(_span_lanes(form, lanes))
+    for (axis, span, _), first in zip(spans, here.firsts, strict=True):
+        if first is not None:
+            whole = jnp.zeros((*core.shape[:axis], span.size, *core.shape[axis + 1 :]), core.dtype)
+            core = lax.dynamic_update_slice_in_dim(whole, core, first, axis)
+    scattered = [
+        axis
+        for (axis, _, lane), d in zip(spans, form.span_dims, strict=True)
+        if _scatters(form, d, lane)
+    ]
+    for axis, span, lane in spans:
+        if span.flip and lane.way != "all":
+            core = _turned(core, axis, lane)
+    core = _exact.total(core, _sum(lanes, spans, scattered))
+    core = _filled(core, form, here, fill)
+    for axis, span, lane in spans:
+        if span.flip and lane.way == "all":
+            core = _turned(core, axis, lane)
+    return _to_result(core, form, lanes)
+
+
+def _sum(
+    lanes: Sequence[Lane], spans: Sequence[tuple[int, Span, Lane]], scattered: Sequence[int]
+) -> _exact.Sum:
+    scatters = tuple((axis, lane.names) for axis, _, lane in spans if axis in scattered)
+    done = {name for _, names in scatters for name in names}
+    names = [name for lane in lanes if lane.way in ("part", "points") for name in lane.names]
+    return _exact.Sum(scatters, tuple(name for name in names if name not in done))
+
+
+def _filled(core: jax.Array, form: Form, here: Here, fill: Any) -> jax.Array:
+    lead = len(form.points_shape or ())
+    for k, inside in here.inside.items():
+        if k is None:
+            inside = inside.reshape(*(form.points_shape or ()), *(1,) * (core.ndim - lead))
+        else:
+            span = form.spans[k]
+            inside = lax.rev(inside, (0,)) if span.flip else inside
+            inside = inside.reshape(tuple(-1 if a == lead + k else 1 for a in range(core.ndim)))
+        core = jnp.where(inside, core, fill)
+    return core
+
+
+def _to_result(core: jax.Array, form: Form, lanes: Sequence[Lane]) -> jax.Array:
+    """The core, which is ascending and flipped where it is to be, in the shape the user sees."""
+    sizes = list(form.result_shape)
+    for d, lane in enumerate(lanes):
+        if lane.axis is not None and (lane.way == "all" or _scatters(form, d, lane)):
+            sizes[lane.axis] //= lane.parts
+    dims = tuple(d._replace(flip=False) if isinstance(d, Span) else d for d in form.dims)
+    return _kernels.to_result(core, replace(form, dims=dims, result_shape=tuple(sizes)))

@@ -55,6 +55,7 @@ class BufferCell:
         self.handle: weakref.ref[Any] | None = None
         self.lock = threading.RLock()
         self.home = Home(array.shape, sharding)
+        self.reads = None  # tokens must not outlive their trace, as this cell does
         self.shape = array.shape
         self.dtype = array.dtype
         self.layout = layout_of(array.shape, sharding)

@@ -59,6 +59,19 @@ def manual_axes() -> frozenset[str]:
     return frozenset(mesh.manual_axes) if mesh is not None and not mesh.empty else frozenset()
 
 
+def varying(x: Any) -> frozenset[str]:
+    """The manual mesh axes along which ``x`` may differ, inside of a ``shard_map``."""
+    return frozenset(getattr(jax.typeof(x), "vma", ()))
+
+
+def barriers_hold() -> bool:
+    """Whether what comes behind a ``lax.optimization_barrier`` runs behind it.
+
+    On CPUs before JAX 0.12 XLA drops barriers before it decides what has to be copied.
+    """
+    return jax.__version_info__ >= (0, 12) or jax.default_backend() != "cpu"
+
+
 def without_mesh(work: Callable[..., _T]) -> Callable[..., _T]:
     """``work``, which outside of traces does not see the mesh that ``jax.set_mesh`` set.
 

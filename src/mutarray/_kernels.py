@@ -3,9 +3,9 @@
 A block is any array that lies whole where the code runs: the whole array in the general engine, one
 shard's block in the others. Pure functions, used inside compiled programs; positions are operands.
 
-A selection has two stages. The *spans* take a sub-array: a window of at most their extent along
-each dimension, thinned by the step; dimensions with index arrays stay whole in it. The *points*
-pick from that sub-array. A write goes back the same way.
+*Spans* take a sub-array: a window of at most their extent along each dimension, thinned by the
+step. A write that keeps something of the window reads it, changes it and puts it back. Index arrays
+gather and scatter (`_points`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from mutarray import _points
 from mutarray._cast import trim
 from mutarray._form import Form, Span
 
@@ -51,20 +52,7 @@ def _flipped(form: Form) -> tuple[int, ...]:
     return tuple(p + k for k, span in enumerate(form.spans) if span.flip)
 
 
-# Positions ---------------------------------------------------------------------------------------
-
-
-def position(x: Any, n: int, wrap: bool) -> jax.Array:
-    """Positions as a signed type that holds ``n``, wrapped once; what is out of range stays so."""
-    x = jnp.asarray(x)
-    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
-        info = jnp.iinfo(x.dtype)
-        x = jnp.minimum(x, jnp.asarray(min(n, info.max), x.dtype)) if info.bits >= 32 else x
-    wide = jnp.int64 if n > jnp.iinfo(jnp.int32).max else jnp.int32
-    if x.dtype.itemsize > 4 and wide == jnp.int32:
-        x = jnp.clip(x, -n - 1, n)
-    x = x.astype(wide)
-    return jnp.where(x < 0, x + n, x) if wrap else x
+# Spans -------------------------------------------------------------------------------------------
 
 
 def _bases(form: Form, starts: Operands) -> tuple[list[Any], list[Any]]:
@@ -85,7 +73,7 @@ def _bases(form: Form, starts: Operands) -> tuple[list[Any], list[Any]]:
             bases.append(start)
             offsets.append(None)
             continue
-        start = position(start, n, dim.wrap)
+        start = _points.position(start, n, dim.wrap)
         base = jnp.clip(start, 0, n - min(dim.extent, n))
         bases.append(base)
         offsets.append(start - base if dim.rule == "loose" else None)
@@ -97,14 +85,6 @@ def _extents(form: Form) -> tuple[int, ...]:
         dim.extent if isinstance(dim, Span) else n
         for n, dim in zip(form.shape, form.dims, strict=True)
     )
-
-
-def _along(values: jax.Array, axis: int, ndim: int) -> jax.Array:
-    """A vector along one axis of an array."""
-    return values.reshape(tuple(-1 if d == axis else 1 for d in range(ndim)))
-
-
-# Spans -------------------------------------------------------------------------------------------
 
 
 def _window(x: jax.Array, bases: Operands, extents: tuple[int, ...]) -> jax.Array:
@@ -134,7 +114,7 @@ def read_spans(x: jax.Array, form: Form, starts: Operands, fill: Any) -> jax.Arr
         inside = (taken >= 0) & (taken < dim.extent)
         if dim.size > 1:
             sub = jnp.take(sub, jnp.clip(taken, 0, dim.extent - 1), axis=d, mode="clip")
-        sub = jnp.where(_along(inside, d, sub.ndim), sub, fill)
+        sub = jnp.where(_points.along(inside, d, sub.ndim), sub, fill)
     return sub
 
 
@@ -153,7 +133,7 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
         if dim.size > 1:
             source = jnp.clip(place // dim.step, 0, dim.size - 1)
             sub = jnp.take(sub, source, axis=d, mode="clip")
-        along = _along(inside, d, x.ndim)
+        along = _points.along(inside, d, x.ndim)
         keep = along if keep is None else keep & along
     if keep is not None:
         sub = jnp.where(keep, sub, _window(x, bases, extents))
@@ -162,66 +142,7 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
     return lax.dynamic_update_slice(x, sub, _same_type(bases))
 
 
-# Points ------------------------------------------------------------------------------------------
-
-
-def positions_of(form: Form, points: Operands) -> list[jax.Array]:
-    """The index arrays, flat and of equal length."""
-    shape = form.points_shape or ()
-    count = math.prod(shape)
-    flat = []
-    for d, p in zip(form.point_dims, points, strict=True):
-        n = form.shape[d]
-        p = position(p, n, form.dims[d].wrap)
-        p = jnp.clip(p, 0, n - 1) if form.rule == "clip" else jnp.where(p < 0, n, p)
-        flat.append(jnp.broadcast_to(p, shape).reshape(count))
-    wide = any(p.dtype.itemsize > 4 for p in flat)
-    return [p.astype(jnp.int64) for p in flat] if wide else flat
-
-
-def _pick(sub: jax.Array, form: Form, points: Operands, fill: Any) -> jax.Array:
-    """What the index arrays pick from the sub-array, in canonical order."""
-    if not form.point_dims:  # boolean scalars alone
-        return jnp.broadcast_to(sub, (*(form.points_shape or ()), *sub.shape))
-    dims = form.point_dims
-    positions = positions_of(form, points)
-    picked = lax.gather(
-        sub,
-        jnp.stack(positions, axis=-1),
-        lax.GatherDimensionNumbers(
-            offset_dims=tuple(range(1, 1 + len(form.spans))),
-            collapsed_slice_dims=dims,
-            start_index_map=dims,
-        ),
-        slice_sizes=tuple(1 if d in dims else n for d, n in enumerate(sub.shape)),
-        mode="clip",
-    )
-    if form.rule == "drop":
-        inside = [p < form.shape[d] for d, p in zip(dims, positions, strict=True)]
-        picked = jnp.where(_along(jnp.all(jnp.stack(inside), axis=0), 0, picked.ndim), picked, fill)
-    return picked.reshape(form.core_shape)
-
-
-def last_of_each(positions: list[jax.Array]) -> jax.Array:
-    """Which points are not overwritten by a later point at the same position.
-
-    One stable sort of the points, so it costs what is written, whatever the array's size.
-    """
-    count = positions[0].shape[0]
-    order = jnp.arange(count, dtype=jnp.int32)
-    *keys, order = lax.sort((*positions, order), num_keys=len(positions) + 1)
-    differs = [k[1:] != k[:-1] for k in keys]
-    last = jnp.concatenate([jnp.any(jnp.stack(differs), axis=0), jnp.ones(1, bool)])
-    return jnp.zeros(count, bool).at[order].set(last, unique_indices=True)
-
-
-_SCATTERS: dict[str, Callable[..., jax.Array]] = {
-    "set": lax.scatter,
-    "add": lax.scatter_add,
-    "multiply": lax.scatter_mul,
-    "min": lax.scatter_min,
-    "max": lax.scatter_max,
-}
+# Combining ---------------------------------------------------------------------------------------
 
 _COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "set": lambda old, new: new,
@@ -231,48 +152,14 @@ _COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "max": jnp.maximum,
 }
 
-OPS = tuple(_SCATTERS)
-
 
 def combine(old: jax.Array, new: jax.Array, op: str) -> jax.Array:
     """Old and new elements under one of `OPS`."""
     return _COMBINE[op](old, new)
 
 
-def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: str) -> jax.Array:
-    """The sub-array with ``core`` put where the index arrays point."""
-    count = math.prod(form.points_shape or ())
-    core = core.reshape(count, *sub_shape(form))
-    if not form.point_dims:  # boolean scalars alone: the same place, ``count`` times
-        for k in range(count):
-            sub = _COMBINE[op](sub, core[k])
-        return sub
-    positions = positions_of(form, points)
-    unique = form.unique or count == 1
-    if op == "set" and not unique:
-        first = positions[0]
-        away = form.shape[form.point_dims[0]] + jnp.arange(count, dtype=first.dtype)
-        positions[0] = jnp.where(last_of_each(positions), first, away)
-        unique = True
-    if sub.dtype == jnp.bool_ and op in ("add", "multiply"):  # XLA adds no booleans
-        op = "max" if op == "add" else "min"
-    dims = form.point_dims
-    return _SCATTERS[op](
-        sub,
-        jnp.stack(positions, axis=-1),
-        core,
-        lax.ScatterDimensionNumbers(
-            update_window_dims=tuple(range(1, core.ndim)),
-            inserted_window_dims=dims,
-            scatter_dims_to_operand_dims=dims,
-        ),
-        unique_indices=unique and op == "set",
-        mode="drop",
-    )
-
-
 def sub_shape(form: Form) -> tuple[int, ...]:
-    """The shape of one point's window: the spans' sizes."""
+    """The shape of what the spans take."""
     return form.core_shape[len(form.points_shape or ()) :]
 
 
@@ -291,8 +178,10 @@ def read(x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any
     """
     if math.prod(form.core_shape) == 0:
         return jnp.zeros(form.core_shape, x.dtype)
+    if form.point_dims:
+        return _points.pick(x, form, starts, points, fill)
     sub = read_spans(x, form, starts, fill)
-    return sub if form.points_shape is None else _pick(sub, form, points, fill)
+    return jnp.broadcast_to(sub, form.core_shape)  # boolean scalars alone add axes of their own
 
 
 def write(
@@ -317,6 +206,8 @@ def write(
     """
     if math.prod(form.core_shape) == 0 or x.size == 0:
         return x
+    if form.point_dims:
+        return _points.place(x, form, starts, points, core, op)
     if op == "set" and form.points_shape is None:
         return write_spans(x, form, starts, core)
     sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
@@ -326,6 +217,7 @@ def write(
         sub = jnp.where(inside, _COMBINE[op](sub, value), sub)
     elif form.points_shape is None:
         sub = _COMBINE[op](sub, core)
-    else:
-        sub = _place(sub, form, points, core, op)
+    else:  # boolean scalars alone: the same place, once for each
+        for each in core.reshape(-1, *sub_shape(form)):
+            sub = _COMBINE[op](sub, each)
     return write_spans(x, form, starts, sub)

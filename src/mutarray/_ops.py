@@ -44,7 +44,9 @@ def get(
         _cast.check_cast(fill, cell.dtype)
     out = _out_sharding(out_sharding, cell, selection)
     if not _is_eager(cell):
-        return _traced.read(cell.traced_value(), cell.home, selection, fill, out and out.spec)
+        return _traced.read(
+            cell.traced_value(), cell.home, selection, fill, out and out.spec, cell.reads
+        )
     assert isinstance(cell, BufferCell)
     with cell.lock:
         if selection.form.is_whole:
@@ -106,7 +108,7 @@ def put(
     if not _is_eager(cell):
         old = cell.traced_value()
         cell.traced_replace(
-            _traced.write(old, cell.home, selection, _cast_to(value, cell.dtype), op)
+            _traced.write(old, cell.home, selection, _cast_to(value, cell.dtype), op, cell.reads)
         )
         return
     assert isinstance(cell, BufferCell)

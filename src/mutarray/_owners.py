@@ -9,7 +9,7 @@ A dimension is in one of four ways (`Lane`):
 
 * *all*: it is split, and taken whole; so is the value, or the result, along it.
 * *here*: it is not split; the index applies as it is.
-* *part*: it is split, and a span takes some of it. At most ``count`` of the span's positions lie in
+* *part*: it is split, and a span takes some of it. At most ``taken`` of the span's positions lie in
   a block; the device takes so many, beginning with the first that it may own, and drops those that
   lie elsewhere.
 * *points*: it is split, and an index array picks from it. Positions in other blocks are dropped.
@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from mutarray import _exact, _kernels
+from mutarray import _exact, _kernels, _order, _points
 from mutarray._cast import trim
 from mutarray._form import Form, Points, Span
 from mutarray._types import Shape
@@ -41,7 +41,7 @@ class Lane(NamedTuple):
         names: the mesh axes that split it.
         parts: how many blocks.
         length: of a block.
-        count: how many positions of a span a block can hold at most.
+        taken: how many positions of a span a block can hold at most.
         axis: its axis in the result; ``None`` for what an integer or an index array took away.
     """
 
@@ -49,7 +49,7 @@ class Lane(NamedTuple):
     names: tuple[str, ...]
     parts: int
     length: int
-    count: int
+    taken: int
     axis: int | None
 
 
@@ -82,6 +82,11 @@ def _lane(dim: Span | Points, n: int, names: tuple[str, ...], parts: int, axis: 
 def block_spec(lanes: Sequence[Lane], rank: int) -> PartitionSpec:
     """How the array is split; ``rank`` counts its dimensions."""
     return PartitionSpec(*(lane.names or None for lane in lanes[:rank]))
+
+
+def token_spec(lanes: Sequence[Lane]) -> PartitionSpec:
+    """How a token is split: each block has its own."""
+    return PartitionSpec(tuple(name for lane in lanes for name in lane.names))
 
 
 def mask_spec(form: Form, lanes: Sequence[Lane]) -> PartitionSpec:
@@ -145,6 +150,21 @@ class Here(NamedTuple):
     firsts: list[Any]
     inside: dict[int | None, jax.Array]
 
+    def after(self, tokens: Sequence[jax.Array]) -> Here:
+        """The same, known only when the tokens are."""
+        if not tokens:
+            return self
+        starts = [
+            start if span == Span(n) else _order.after(tokens, start)
+            for start, span, n in zip(self.starts, self.form.spans, self._lengths, strict=True)
+        ]
+        points = [_order.after(tokens, p) for p in self.points]
+        return self._replace(starts=starts, points=points)
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        return tuple(self.form.shape[d] for d in self.form.span_dims)
+
 
 def locate(form: Form, lanes: Sequence[Lane], starts: Sequence[Any], points: Sequence[Any]) -> Here:
     """The index on the block of the device that runs this."""
@@ -177,7 +197,7 @@ def _first_position(dim: Span, n: int, start: Any) -> Any:
     """Where in the array a span begins, after the rule for starts out of range."""
     if dim.rule == "exact":
         return jnp.asarray(start)
-    start = _kernels.position(start, n, dim.wrap)
+    start = _points.position(start, n, dim.wrap)
     return start if dim.rule == "loose" else jnp.clip(start, 0, n - min(dim.extent, n))
 
 
@@ -190,13 +210,13 @@ def _on_block(dim: Span, lane: Lane, begin: jax.Array) -> tuple[Span, Any, Any]:
     """The part of a span on this block: its form, its start, and how many positions come before.
 
     Of the span's positions, those from the first that is not before the block are taken, but so
-    that ``count`` of them are left: the window may then begin before the block, or end behind it,
+    that ``taken`` of them are left: the window may then begin before the block, or end behind it,
     and what lies outside is dropped by the rule for loose spans.
     """
     if lane.way == "all":
         return Span(lane.length), 0, None
     rule = "loose" if lane.way == "part" or dim.rule == "loose" else "exact"
-    span = Span(min(lane.count, dim.size), dim.step, rule=rule)
+    span = Span(min(lane.taken, dim.size), dim.step, rule=rule)
     if lane.way == "here":
         return span, begin, None
     start = begin - _offset(lane, begin.dtype)
@@ -212,7 +232,7 @@ def _points_on_block(
     """The index arrays from the start of the block, and which of them are in the array's range."""
     if not form.point_dims:
         return [], None
-    positions = _kernels.positions_of(form, points)
+    positions = _points.positions_of(form, points)
     inside = None
     if form.rule == "drop":
         pairs = zip(form.point_dims, positions, strict=True)
@@ -250,11 +270,13 @@ def write(
     form: Form,
     lanes: Sequence[Lane],
     op: str,
+    broadcast: Sequence[bool],
     block: jax.Array,
     starts: Sequence[Any],
     points: Sequence[Any],
     mask: Any,
     value: jax.Array,
+    tokens: Sequence[jax.Array],
 ) -> jax.Array:
     """The device's block with its part of a value written to it.
 
@@ -262,41 +284,60 @@ def write(
         form: what is selected from the whole array.
         lanes: how its dimensions are split.
         op: one of `_kernels.OPS`.
+        broadcast: along which axes of the core the value is to be broadcast, as `broadcast_axes`
+            says of the whole value.
         block: the device's own.
         starts: for each span its start in the whole array.
         points: the index arrays, in terms of the whole array.
         mask: the device's part of a traced mask, or ``None``.
         value: its part of the value, split by `value_spec`; of the block's dtype.
+        tokens: of reads that have to come first.
     """
     here = locate(form, lanes, starts, points)
+    here = here.after([token[0] for token in tokens])
+    if mask is not None and tokens:
+        mask = _order.after([token[0] for token in tokens], mask.astype(jnp.int8)) != 0
     core = _compact_core(value, form)
     for (axis, span, lane), first in zip(_span_lanes(form, lanes), here.firsts, strict=True):
-        if core.shape[axis] == 1:
+        if broadcast[axis]:
             continue
         if span.flip:
             core = _turned(core, axis, lane)
         if first is not None:
-            core = lax.dynamic_slice_in_dim(core, first, lane.count, axis)
+            core = lax.dynamic_slice_in_dim(core, first, lane.taken, axis)
     core = jnp.broadcast_to(core, here.form.core_shape)
     return _kernels.write(block, here.form, here.starts, here.points, mask, core, op)
 
 
 def _compact_core(value: jax.Array, form: Form) -> jax.Array:
-    """A value as the user gives it → in canonical order, not yet flipped, and not broadcast.
+    """A value as the user gives it → in canonical order, not yet flipped, and not broadcast."""
+    p, at = len(form.points_shape or ()), form.points_at
+    value = value.reshape(_compact_shape(value.shape, form))
+    rest = range(at + p, len(form.core_shape))
+    return jnp.transpose(value, (*range(at, at + p), *range(at), *rest))
+
+
+def _compact_shape(shape: Shape, form: Form) -> Shape:
+    """``shape`` with the axes of the core, but those of index arrays still where the user has them.
 
     Axes along which it is to be broadcast have length 1. The other axes of the result and of the
-    core are the same but for those of length 1, and come in the same order until the index arrays'
-    axes are moved to the front.
+    core are the same, and come in the same order, but for those of length 1 (``None``, integers).
     """
     rank = len(form.result_shape)
-    value = value.reshape(trim(value.shape, rank))
-    padded = (1,) * (rank - value.ndim) + value.shape
+    shape = trim(shape, rank)
+    padded = (1,) * (rank - len(shape)) + shape
     lengths = iter([have for have, n in zip(padded, form.result_shape, strict=True) if n != 1])
     p, at = len(form.points_shape or ()), form.points_at
     core = form.core_shape
     between = (*core[p : p + at], *core[:p], *core[p + at :])
-    value = value.reshape(tuple(next(lengths) if n != 1 else 1 for n in between))
-    return jnp.transpose(value, (*range(at, at + p), *range(at), *range(at + p, len(core))))
+    return tuple(next(lengths) if n != 1 else 1 for n in between)
+
+
+def broadcast_axes(shape: Shape, form: Form) -> tuple[bool, ...]:
+    """Along which axes of the core a value of ``shape`` is to be broadcast."""
+    p, at = len(form.points_shape or ()), form.points_at
+    compact = _compact_shape(shape, form)
+    return tuple(n == 1 for n in (*compact[at : at + p], *compact[:at], *compact[at + p :]))
 
 
 # Reads -------------------------------------------------------------------------------------------
@@ -309,8 +350,8 @@ def read(
     block: jax.Array,
     starts: Sequence[Any],
     points: Sequence[Any],
-) -> jax.Array:
-    """The device's part, by `result_entries`, of what an index takes.
+) -> tuple[jax.Array, jax.Array]:
+    """The device's part, by `result_entries`, of what an index takes; and a token of `_order`.
 
     Args:
         form: what is selected from the whole array.
@@ -336,11 +377,12 @@ def read(
         if span.flip and lane.way != "all":
             core = _turned(core, axis, lane)
     core = _exact.total(core, _sum(lanes, spans, scattered))
+    core, token = _order.token_of(core)
     core = _filled(core, form, here, fill)
     for axis, span, lane in spans:
         if span.flip and lane.way == "all":
             core = _turned(core, axis, lane)
-    return _to_result(core, form, lanes)
+    return _to_result(core, form, lanes), token.reshape(1)
 
 
 def _sum(

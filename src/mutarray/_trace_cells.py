@@ -17,6 +17,7 @@ from jax.sharding import Sharding
 from mutarray import _jaxapi
 from mutarray._cell import BufferCell, refuse_misplaced
 from mutarray._frames import Home
+from mutarray._order import Tokens
 from mutarray.errors import SpentError, TraceError
 
 
@@ -27,6 +28,7 @@ class RefCell:
         self._ref = ref
         self._axes = _jaxapi.manual_axes()
         self.home = home
+        self.reads = Tokens()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,6 +87,7 @@ class ValueCell:
         self.shape = value.shape
         self.dtype = value.dtype
         self.home = Home(value.shape, sharding)
+        self.reads = Tokens()
 
     @property
     def sharding(self) -> Sharding | None:

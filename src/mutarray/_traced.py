@@ -10,6 +10,7 @@ sharding no mesh describes goes by the general engine (`_gather`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mutarray import _cast, _gather, _jaxapi, _owners
+from mutarray import _cast, _gather, _jaxapi, _order, _owners
 from mutarray._form import Form, Selection, with_trailing
 from mutarray._frames import Frame, Home, fill_value, frame_of, integers, operands, result_spec
 from mutarray._layout import split_axes
+from mutarray._order import Tokens
 from mutarray._owners import Lane
 
 
@@ -61,6 +63,7 @@ def read(
     selection: Selection,
     fill: Any = None,
     out_spec: PartitionSpec | None = None,
+    reads: Tokens | None = None,
 ) -> jax.Array:
     """What a selection takes from an array.
 
@@ -70,11 +73,16 @@ def read(
         selection: what to take.
         fill: what stands for elements out of range; ``None`` for JAX's choice.
         out_spec: how the result is split; ``None`` for `_frames.read_spec`.
+        reads: notes the read, so that a later write waits for it.
     """
     form = selection.form
     split = _split(x, home)
     if split is None or form.is_whole or 0 in form.result_shape:
-        return _gather.read(x, home, selection, fill, out_spec)
+        result = _gather.read(x, home, selection, fill, out_spec)
+        if reads is not None and not form.is_whole and _is_plain(result, x):
+            result, token = _order.token_of(result)
+            reads.add(token)
+        return result
     frame = frame_of(x, home)
     wanted = result_spec(frame, form) if out_spec is None else out_spec
     raw, impl, extra = integers(x)
@@ -82,15 +90,23 @@ def read(
     starts, points, _ = operands(frame, selection)
     lanes = split.lanes(selection.form)
     given = _owners.result_entries(selection.form, lanes)
-    result = jax.shard_map(
+    result, token = jax.shard_map(
         partial(_owners.read, selection.form, lanes, fill_value(raw.dtype, fill)),
         mesh=split.mesh,
         in_specs=(_owners.block_spec(lanes, raw.ndim), PartitionSpec(), PartitionSpec()),
-        out_specs=given,
+        out_specs=(given, _owners.token_spec(lanes)),
     )(raw, _arrays(starts), _arrays(points))
+    if reads is not None:
+        reads.add(token)
     if impl is not None:
         result = jax.random.wrap_key_data(result, impl=impl)
     return _respecified(result, frame, given, wanted)
+
+
+def _is_plain(result: jax.Array, x: jax.Array) -> bool:
+    """Whether a token of a read may go into a write to ``x`` on the same device or devices."""
+    plain = 0 not in result.shape and not _cast.is_key(result.dtype)
+    return plain and _jaxapi.varying(result) <= _jaxapi.varying(x)
 
 
 def _arrays(values: list[Any]) -> list[jax.Array]:
@@ -108,7 +124,12 @@ def _respecified(
 
 
 def write(
-    x: jax.Array, home: Home, selection: Selection, value: jax.Array, op: str = "set"
+    x: jax.Array,
+    home: Home,
+    selection: Selection,
+    value: jax.Array,
+    op: str = "set",
+    reads: Tokens | None = None,
 ) -> jax.Array:
     """The array with a value written to, or combined with, a selection.
 
@@ -118,11 +139,13 @@ def write(
         selection: where to write.
         value: of the array's dtype; broadcasts to the selection's result.
         op: one of `_kernels.OPS`.
+        reads: what has to come first.
     """
     form = selection.form
     split = _split(x, home)
+    tokens = reads.take() if reads is not None else []
     if split is None or form.is_whole or 0 in form.result_shape:
-        return _gather.write(x, home, selection, value, op)
+        return _gather.write(x, home, _after(tokens, selection), value, op)
     frame = frame_of(x, home)
     value = value.reshape(_cast.trim(value.shape, len(form.result_shape)))
     raw, impl, extra = integers(x)
@@ -138,12 +161,27 @@ def write(
     mask_spec = PartitionSpec() if mask is None else _owners.mask_spec(form, lanes)
     mask = mask if mask is None else frame.scatter(mask, mask_spec)
     result = jax.shard_map(
-        partial(_owners.write, form, lanes, op),
+        partial(_owners.write, form, lanes, op, _owners.broadcast_axes(value.shape, form)),
         mesh=split.mesh,
-        in_specs=(block_spec, PartitionSpec(), PartitionSpec(), mask_spec, value_spec),
+        in_specs=(
+            block_spec,
+            PartitionSpec(),
+            PartitionSpec(),
+            mask_spec,
+            value_spec,
+            _owners.token_spec(lanes),
+        ),
         out_specs=block_spec,
-    )(raw, _arrays(starts), _arrays(points), mask, value)
+    )(raw, _arrays(starts), _arrays(points), mask, value, tokens)
     return result if impl is None else jax.random.wrap_key_data(result, impl=impl)
+
+
+def _after(tokens: list[jax.Array], selection: Selection) -> Selection:
+    if not tokens:
+        return selection
+    starts = tuple(_order.after(tokens, s) for s in selection.starts)
+    points = tuple(_order.after(tokens, p) for p in selection.points)
+    return replace(selection, starts=starts, points=points)
 
 
 def update(x: jax.Array, home: Home, fn: Callable[..., jax.Array], value: Any) -> jax.Array:

@@ -59,6 +59,11 @@ def manual_axes() -> frozenset[str]:
     return frozenset(mesh.manual_axes) if mesh is not None and not mesh.empty else frozenset()
 
 
+def sees_mesh() -> bool:
+    """Whether `without_mesh` would make a difference."""
+    return not (jax.sharding.get_abstract_mesh().empty or in_trace())
+
+
 def without_mesh(work: Callable[..., _T]) -> Callable[..., _T]:
     """``work``, which outside of traces does not see the mesh that ``jax.set_mesh`` set.
 
@@ -199,6 +204,14 @@ def blocks(x: jax.Array) -> list[jax.Array]:
     array that it had as a Ref.
     """
     return list(x._arrays)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def host_view(block: jax.Array) -> np.ndarray:
+    """A view of a single-device array on a CPU, when all work on it is done; nobody keeps it.
+
+    ``np.asarray`` keeps it in the array, and XLA donates no buffer that is being looked at.
+    """
+    return block._single_device_array_to_np_array_did_copy()[0]  # pyright: ignore
 
 
 def is_held_elsewhere(parts: list[jax.Array]) -> bool:

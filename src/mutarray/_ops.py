@@ -24,7 +24,6 @@ def _is_eager(cell: Cell) -> bool:
     return isinstance(cell, BufferCell) and not _jaxapi.in_trace()
 
 
-@_jaxapi.without_mesh
 def get(
     cell: Cell,
     index: Index,
@@ -34,6 +33,8 @@ def get(
     out_sharding: Any = None,
 ) -> jax.Array:
     """What ``index`` takes from the array; a read of all of it outside a trace is a snapshot."""
+    if _jaxapi.sees_mesh():
+        return _jaxapi.without_mesh(get)(cell, index, mode, wrap, fill, out_sharding)
     if mode is None and wrap and fill is None and out_sharding is None:
         value = _get_quickly(cell, index)
         if value is not None:
@@ -56,14 +57,14 @@ def get(
 
 
 def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
-    """A box of one block; ``None`` where the index is none."""
+    """A box; ``None`` where the index names none."""
     if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
         return None
-    box = _quick.box_of(cell.layout, index)
+    box = _quick.box_of(cell.layout, index, covered=False)
     if box is None:
         return None
     with cell.lock:
-        return _quick.read(cell.block, cell.sharding, box)
+        return _quick.read(cell.block, cell.layout, cell.sharding, box)
 
 
 def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
@@ -86,7 +87,6 @@ def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
     return given
 
 
-@_jaxapi.without_mesh
 def put(
     cell: Cell,
     index: Index,
@@ -97,6 +97,8 @@ def put(
     op: str = "set",
 ) -> None:
     """Writes ``value`` where ``index`` points, or combines it with what is there."""
+    if _jaxapi.sees_mesh():
+        return _jaxapi.without_mesh(put)(cell, index, value, mode, wrap, unique, op)
     if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
         return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
@@ -115,17 +117,16 @@ def put(
 
 
 def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
-    """Writes a value that needs no check to a box of one block; ``False`` where it is neither."""
+    """Writes a value that needs no check to a box; ``False`` where it is neither."""
     if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
         return False
-    box = _quick.box_of(cell.layout, index)
+    box = _quick.box_of(cell.layout, index, covered=True)
     if box is None:
         return False
-    value = _quick.value_of(value, box, cell.dtype)
+    value = _quick.value_of(value, box.shape, cell.dtype)
     if value is None:
         return False
-    write, operands = _quick.writer(box.sizes), (value, *box.starts)
-    launches = [(shard.device, write, operands) for shard in box.shards]
+    launches = _quick.launches(cell.layout, box, value)
     with cell.lock:
         cell.run(launches)
     return True

@@ -152,3 +152,13 @@ def span_parts(span: Span, start: int, n: int, length: int) -> list[tuple[int, S
         parts.append((block, SpanPart(position - block * length, end - first, span.step, first)))
         first = end
     return parts
+
+
+def covers(size: int) -> list[tuple[int, int]]:
+    """Starts and lengths that cover ``size`` positions; the lengths are one power of two.
+
+    One window, or two that overlap. What is compiled for lengths is then compiled for the powers of
+    two alone, and it does no harm that a position gets its element twice.
+    """
+    length = 1 << (size.bit_length() - 1)
+    return [(0, length)] if length == size else [(0, length), (size - length, length)]

@@ -29,6 +29,13 @@ def compute_sharding(sharding: Sharding) -> Sharding:
     return sharding.with_memory_kind(default)
 
 
+def host_memory(sharding: Sharding) -> str | None:
+    """The kind of the host memory that it names, if programs can work there in place."""
+    platform = next(iter(sharding.device_set)).platform
+    kind = sharding.memory_kind
+    return kind if kind is not None and _jaxapi.runs_in_memory(platform, kind) else None
+
+
 @functools.lru_cache(maxsize=256)
 def _copier(out: Any) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(jnp.copy, out_shardings=out)

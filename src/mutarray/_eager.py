@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
-from mutarray import _buffers, _kernels, _traced, _values
+from mutarray import _buffers, _jaxapi, _kernels, _traced, _values
 from mutarray._form import Form, Points, Selection, Span
 from mutarray._general import read_sharding
 from mutarray._layout import Layout, layout_of
@@ -127,7 +127,12 @@ def _padded(
 
 
 def write_launches(
-    layout: Layout, selection: Selection, value: Any, dtype: Any, op: str = "set"
+    layout: Layout,
+    selection: Selection,
+    value: Any,
+    dtype: Any,
+    op: str = "set",
+    memory: str | None = None,
 ) -> list[Launch]:
     """The launches that write a value to a selection, in the order in which they are to be run.
 
@@ -140,6 +145,7 @@ def write_launches(
         dtype: the array's.
         op: one of `_kernels.OPS`.
     """
+        memory: the kind of memory that the blocks lie in; ``None`` for that of the devices.
     form = selection.form
     made = plan(selection, layout)
     alive = None
@@ -155,6 +161,9 @@ def write_launches(
         for shard in part.shards:
             if shard.addressable:
                 piece = cut(local, shard.device)
+                if memory is not None:
+                    home = SingleDeviceSharding(shard.device, memory_kind=memory)
+                    kernel = _write_kernel(local.form, op, home)
                 launches.append((shard.device, kernel, (local.starts, local.points, piece)))
     return launches
 
@@ -175,15 +184,17 @@ def _last_of_each(selection: Selection) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4096)
-def _write_kernel(form: Form, op: str) -> Callable[..., jax.Array]:
+def _write_kernel(form: Form, op: str, home: Sharding | None = None) -> Callable[..., jax.Array]:
     def write_block(
         block: jax.Array, starts: jax.Array, points: tuple[jax.Array, ...], value: jax.Array
     ) -> jax.Array:
-        core = jnp.broadcast_to(value.astype(block.dtype), form.core_shape)
+        value = _jaxapi.to_device_memory(value).astype(block.dtype)
+        core = jnp.broadcast_to(value, form.core_shape)
         return _kernels.write(block, form, list(starts), points, None, core, op)
 
     # A block that is written whole is not read, but it still says where to write.
-    return jax.jit(write_block, donate_argnums=0, keep_unused=True)
+    # Memory of the host has to be named, or the result goes to the device's.
+    return jax.jit(write_block, donate_argnums=0, keep_unused=True, out_shardings=home)
 
 
 # Reads -------------------------------------------------------------------------------------------
@@ -201,7 +212,7 @@ def read(
         held: gives the block that a device holds.
         layout: of the array; all of it is addressable.
         selection: what to take; known on the host.
-        sharding: of the array.
+        sharding: of the array, in the memory of the devices, where the result goes.
         fill: what stands for elements out of range; ``None`` for JAX's choice.
     """
     form = selection.form

@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from mutarray import _jaxapi
 from mutarray._cast import trim
-from mutarray._form import Form, Span
+from mutarray._form import Form, Points, Span
 
 Operands = Sequence[Any]
 
@@ -108,9 +109,9 @@ def _along(values: jax.Array, axis: int, ndim: int) -> jax.Array:
 
 
 def _window(x: jax.Array, bases: Operands, extents: tuple[int, ...]) -> jax.Array:
-    if extents == x.shape:
-        return x
-    return lax.dynamic_slice(x, [jnp.asarray(b) for b in _same_type(bases)], extents)
+    if extents != x.shape:
+        x = lax.dynamic_slice(x, [jnp.asarray(b) for b in _same_type(bases)], extents)
+    return _jaxapi.to_device_memory(x)
 
 
 def _same_type(bases: Operands) -> list[jax.Array]:
@@ -157,6 +158,7 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
         keep = along if keep is None else keep & along
     if keep is not None:
         sub = jnp.where(keep, sub, _window(x, bases, extents))
+    sub = _jaxapi.to_memory_of(sub, x)
     if extents == x.shape:
         return sub
     return lax.dynamic_update_slice(x, sub, _same_type(bases))
@@ -276,6 +278,64 @@ def sub_shape(form: Form) -> tuple[int, ...]:
     return form.core_shape[len(form.points_shape or ()) :]
 
 
+# Points of a block in host memory ----------------------------------------------------------------
+
+STEP_BYTES = 1 << 16
+"""What can be moved between memories in the time of one step of a loop, roughly."""
+
+
+def _one_by_one(x: jax.Array, form: Form) -> bool:
+    """Whether points are better read or written in a loop than by moving what they index whole."""
+    if not form.point_dims or not _jaxapi.is_on_host(x):
+        return False
+    size = x.dtype.itemsize
+    moved = math.prod(_extents(form)) * size
+    window = math.prod(span.extent for span in form.spans) * size
+    return math.prod(form.points_shape or ()) * max(window, STEP_BYTES) < moved
+
+
+def _single(form: Form) -> Form:
+    """One point as a selection of spans; out of range it is not written, or read as the fill."""
+    point = Span(1, rule="loose")
+    dims = tuple(point if isinstance(dim, Points) else dim for dim in form.dims)
+    return Form(form.shape, dims, None, 0, (), ())
+
+
+def _starts_of(form: Form, starts: Operands, positions: list[jax.Array], k: Any) -> list[Any]:
+    """The starts of the spans of `_single` for point ``k``."""
+    spans, points = iter(starts), iter(positions)
+    return [next(points)[k] if isinstance(dim, Points) else next(spans) for dim in form.dims]
+
+
+def _read_one_by_one(
+    x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any
+) -> jax.Array:
+    positions, single = _positions(form, points), _single(form)
+
+    def step(k: Any, out: jax.Array) -> jax.Array:
+        window = read_spans(x, single, _starts_of(form, starts, positions, k), fill)
+        return lax.dynamic_update_index_in_dim(out, window.reshape(sub_shape(form)), k, 0)
+
+    count = math.prod(form.points_shape or ())
+    out = lax.fori_loop(0, count, step, jnp.zeros((count, *sub_shape(form)), x.dtype))
+    return out.reshape(form.core_shape)
+
+
+def _write_one_by_one(
+    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: str
+) -> jax.Array:
+    """In order: of an assignment the last one stays, whatever the index arrays hold."""
+    positions, single = _positions(form, points), _single(form)
+    count = math.prod(form.points_shape or ())
+    core = core.reshape(count, *single.core_shape)
+
+    def step(k: Any, x: jax.Array) -> jax.Array:
+        at = _starts_of(form, starts, positions, k)
+        return write(x, single, at, (), None, core[k], op)
+
+    return lax.fori_loop(0, count, step, x)
+
+
 # Whole reads and writes --------------------------------------------------------------------------
 
 
@@ -291,6 +351,8 @@ def read(x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any
     """
     if math.prod(form.core_shape) == 0:
         return jnp.zeros(form.core_shape, x.dtype)
+    if _one_by_one(x, form):
+        return _read_one_by_one(x, form, starts, points, fill)
     sub = read_spans(x, form, starts, fill)
     return sub if form.points_shape is None else _pick(sub, form, points, fill)
 
@@ -319,6 +381,8 @@ def write(
         return x
     if op == "set" and form.points_shape is None:
         return write_spans(x, form, starts, core)
+    if _one_by_one(x, form):
+        return _write_one_by_one(x, form, starts, points, core, op)
     sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
     if form.mask_dims is not None:
         inside = jnp.expand_dims(mask, [d for d in range(x.ndim) if d not in form.mask_dims])

@@ -51,8 +51,8 @@ def get(
         if selection.form.is_whole:
             whole = cell.snapshot()
             return whole if out is None else jax.device_put(whole, out)
-        if cell.is_local and out is None:
-            return _eager.read(cell.block, cell.layout, selection, cell.sharding, fill)
+        if (cell.is_local or cell.memory) and out is None:
+            return _eager.read(cell.block, cell.layout, selection, cell.work, fill)
         return _general.read(cell.array(), cell.sharding, selection, fill, out)
 
 
@@ -133,14 +133,14 @@ def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
 
 
 def _write(cell: BufferCell, selection: Selection, value: Any, op: str) -> None:
-    if not cell.is_local:
+    if not cell.is_local and (cell.memory is None or selection.form.is_whole):
         cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
     elif selection.form.is_whole:
         cell.run_whole(
             lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
         )
     else:
-        cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op))
+        cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op, cell.memory))
 
 
 @_jaxapi.without_mesh

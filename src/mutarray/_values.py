@@ -109,7 +109,7 @@ class _DeviceCutter:
 @functools.lru_cache(maxsize=4096)
 def _cut_kernel(form: Form, sizes: tuple[int, ...]) -> Callable[..., jax.Array]:
     def cut(value: jax.Array, offsets: jax.Array, chosen: jax.Array | None) -> jax.Array:
-        core = _kernels.to_core(value, form)
+        core = _kernels.to_core(_jaxapi.to_device_memory(value), form)
         starts = list(offsets)
         if chosen is None:
             return jax.lax.dynamic_slice(core, starts, sizes)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import mutarray as mu
-from mutarray import _eager, _general, _quick
+from mutarray import _boxes, _eager, _general, _quick
 from mutarray._plan import covers, plan
 from mutarray._select import select
 from tests.support import KINDS, P, indices, layouts, mesh, numpy_take
@@ -96,7 +96,7 @@ def test_equals_the_general_engine(layout: tuple[str, str], data: st.DataObject)
 def test_the_short_way_says_what_the_long_way_says(covered: bool, data: st.DataObject) -> None:
     layout = cell_of(on_4x2()).layout
     index = data.draw(indices(layout.shape, wild=True))
-    box = _quick.box_of(layout, index, covered)
+    box = _boxes.box_of(layout, index, covered)
     if box is None:
         return
     selection = select(layout.shape, index, writing=True)
@@ -127,7 +127,7 @@ def test_the_short_way_does_what_the_long_way_does(spec: P, data: st.DataObject)
     cell = cell_of(m)
     x = np.arange(128, dtype=np.float32).reshape(16, 8)
     index = data.draw(indices(m.shape))
-    box = _quick.box_of(cell.layout, index, covered=True)
+    box = _boxes.box_of(cell.layout, index, covered=True)
     if box is None:
         return
     read = m[index]
@@ -148,6 +148,36 @@ def test_the_short_way_does_what_the_long_way_does(spec: P, data: st.DataObject)
     np.testing.assert_array_equal(np.asarray(read), before)
 
 
+@pytest.mark.parametrize("spec", [P("i", "j"), P("j"), P()], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("value", [2.0, -3, np.float32(4), np.full((1,), 5.0, np.float32)], ids=str)
+def test_masks_of_the_whole_array(spec: P, rate: float, value: Any) -> None:
+    m = on_4x2((64, 32), spec)
+    cell = cell_of(m)
+    x = np.array(m[...])
+    mask = np.random.default_rng(0).random(m.shape) < rate
+    short = _quick.launches(cell.layout, mask, value, cell.dtype)
+    assert (short is not None) == (rate > 0 and np.ndim(value) == 0)
+    m[mask] = value
+    x[mask] = value
+    mask[...] = True  # the array has its own copy by now
+    np.testing.assert_array_equal(np.asarray(m[...]), x)
+    index = (slice(None), mask[0])
+    m[index] = value
+    x[index] = value
+    np.testing.assert_array_equal(np.asarray(m[...]), x)
+
+
+def test_a_value_is_read_before_a_write_returns() -> None:
+    m = large()
+    rows = [0, 700, 3, 1023]
+    for index in [rows, slice(100, 700), 5]:
+        value = np.full(m[index].shape, 3.0, np.float32)
+        m[index] = value
+        value[...] = 7.0
+        assert (np.asarray(m[index]) == 3.0).all()
+
+
 def test_common_boxes_take_the_short_way() -> None:
     layout = cell_of(on_4x2()).layout
     for index in [
@@ -161,9 +191,9 @@ def test_common_boxes_take_the_short_way() -> None:
         (slice(None), 3),
         (slice(1, 15), slice(2, 7)),
     ]:
-        assert _quick.box_of(layout, index, covered=True) is not None
+        assert _boxes.box_of(layout, index, covered=True) is not None
     for index in [(0, slice(0, 8, 2)), [1], (True, 1), (16, 0), (0, 0, 0), None, slice(3, 3)]:
-        assert _quick.box_of(layout, index, covered=True) is None
+        assert _boxes.box_of(layout, index, covered=True) is None
 
 
 @pytest.mark.parametrize("size", range(1, 40))

@@ -32,6 +32,7 @@ CORE = [
     "_general",
     "_values",
     "_eager",
+    "_boxes",
     "_quick",
     "_cell",
     "_trace_cells",

@@ -254,6 +254,19 @@ def batched_device_put(
     return xla_client.batched_device_put(aval, sharding, blocks, devices, True)
 
 
+def adopt(x: np.ndarray, device: jax.Device) -> jax.Array:
+    """``x`` on a device; a CPU works in its memory if that begins at a multiple of 64 bytes.
+
+    So nobody may write to ``x`` afterwards. An argument of a compiled program is copied instead.
+    """
+    return batched_device_put(x.shape, x.dtype, _home(device), [x], [device])
+
+
+@functools.lru_cache(maxsize=1024)
+def _home(device: jax.Device) -> Sharding:
+    return SingleDeviceSharding(device)
+
+
 @functools.lru_cache(maxsize=1024)
 def _aval(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> core.ShapedArray:
     return core.update_aval_with_sharding(core.ShapedArray(shape, dtype), sharding)
@@ -273,19 +286,6 @@ def to_host(x: jax.Array) -> np.ndarray:
     with core.eval_context():
         return np.asarray(x)
 
-
-# Eager shard_map ---------------------------------------------------------------------------------
-
-
-def _install_eager_shard_map() -> None:
-    """Lets an eager ``jax.shard_map`` take Refs, by running it under ``jax.jit``.
-
-    Eager ``shard_map`` refuses Refs and asks for a ``jit`` around it (jax-ml/jax#36000); this puts
-    that ``jit`` there. Calls without a Ref among the arguments are not touched.
-    """
-    original: Callable[..., Any] = core.EvalTrace.process_shard_map  # pyright: ignore
-    bind = inspect.signature(_shard_map.ShardMapPrimitive.bind_with_trace)
-    takes_subfuns = "avals" in bind.parameters  # JAX >= 0.10
 
 # Host memory -------------------------------------------------------------------------------------
 
@@ -338,6 +338,19 @@ def runs_in_memory(platform: str, memory_kind: str) -> bool:
     in_place = memory is None or memory.temp_size_in_bytes < x.nbytes
     return in_place and out.sharding == home and moved.tolist() == [5, 6]
 
+
+# Eager shard_map ---------------------------------------------------------------------------------
+
+
+def _install_eager_shard_map() -> None:
+    """Lets an eager ``jax.shard_map`` take Refs, by running it under ``jax.jit``.
+
+    Eager ``shard_map`` refuses Refs and asks for a ``jit`` around it (jax-ml/jax#36000); this puts
+    that ``jit`` there. Calls without a Ref among the arguments are not touched.
+    """
+    original: Callable[..., Any] = core.EvalTrace.process_shard_map  # pyright: ignore
+    bind = inspect.signature(_shard_map.ShardMapPrimitive.bind_with_trace)
+    takes_subfuns = "avals" in bind.parameters  # JAX >= 0.10
 
     def process_shard_map(trace: Any, prim: Any, fun: Any, args: Any, **params: Any) -> Any:
         if not any(type(x) is core.Ref for x in args):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mutarray import _cast, _eager, _general, _jaxapi, _quick, _traced
+from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _quick, _traced
 from mutarray._cell import BufferCell
 from mutarray._form import Selection
 from mutarray._layout import check_sharding
@@ -60,7 +60,7 @@ def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
     """A box; ``None`` where the index names none."""
     if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
         return None
-    box = _quick.box_of(cell.layout, index, covered=False)
+    box = _boxes.box_of(cell.layout, index, covered=False)
     if box is None:
         return None
     with cell.lock:
@@ -117,16 +117,12 @@ def put(
 
 
 def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
-    """Writes a value that needs no check to a box; ``False`` where it is neither."""
+    """Writes a value that needs no check the short way; ``False`` where there is none."""
     if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
         return False
-    box = _quick.box_of(cell.layout, index, covered=True)
-    if box is None:
+    launches = _quick.launches(cell.layout, index, value, cell.dtype)
+    if launches is None:
         return False
-    value = _quick.value_of(value, box.shape, cell.dtype)
-    if value is None:
-        return False
-    launches = _quick.launches(cell.layout, box, value)
     with cell.lock:
         cell.run(launches)
     return True

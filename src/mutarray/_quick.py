@@ -1,4 +1,4 @@
-"""The short way for the commonest eager operations: boxes, by integers and slices of step 1.
+"""The short way for the commonest eager operations: boxes, and scalars written by a mask.
 
 It says what `select`, `plan` and the eager engine would say, without the detour through objects
 that can say more, and hands anything else back to them: whoever calls it goes the long way when it
@@ -8,7 +8,6 @@ returns ``None``. A test holds both ways equal.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,161 +18,9 @@ import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
 from mutarray import _buffers, _jaxapi
+from mutarray._boxes import Box, box_of
 from mutarray._layout import Layout, Shard, layout_of, spec_where_divisible, split_axes
-from mutarray._plan import covers
 from mutarray._types import Launch
-
-
-class Piece(NamedTuple):
-    """The part of a box that lies in one block.
-
-    Attributes:
-        shards: the devices that hold the block.
-        cut: which part of the box it is, as the user sees the box; ``None``: all of it.
-        starts: where it begins in the block.
-        sizes: how long it is in each dimension.
-    """
-
-    shards: tuple[Shard, ...]
-    cut: tuple[slice, ...] | None
-    starts: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-
-class Box(NamedTuple):
-    """What an index of integers and slices of step 1 names.
-
-    Attributes:
-        pieces: its parts, block by block.
-        shape: its shape, without the dimensions that integers took away.
-        sources: the dimensions that are left.
-    """
-
-    pieces: Sequence[Piece]
-    shape: tuple[int, ...]
-    sources: tuple[int, ...]
-
-
-def box_of(layout: Layout, index: Any, covered: bool) -> Box | None:
-    """The box that an index of in-range integers and slices of step 1 names; or ``None``.
-
-    Args:
-        layout: of the array.
-        index: what the user wrote between the brackets.
-        covered: whether pieces that end at a border get lengths that are powers of two, with some
-            elements in two pieces, so that there are few lengths; otherwise no two overlap.
-    """
-    if type(index) is not tuple:
-        index = (index,)
-    given = len(index)
-    if given > len(layout.shape):
-        return None
-    lows: list[int] = []
-    starts: list[int] = []
-    sizes: list[int] = []  # in one block
-    shape: list[int] = []
-    sources: list[int] = []
-    place: list[int | None] = []
-    crosses = False
-    for axis, n in enumerate(layout.shape):
-        entry = index[axis] if axis < given else _ALL
-        if type(entry) is int:
-            low, size = (entry + n if entry < 0 else entry), 1
-            if not 0 <= low < n:
-                return None
-        elif type(entry) is slice and entry.step is None:
-            try:
-                low, high, _ = entry.indices(n)
-            except Exception:  # a traced bound, say: the long way tells what is wrong
-                return None
-            size = high - low
-            if size <= 0:
-                return None
-            shape.append(size)
-            sources.append(axis)
-        else:
-            return None
-        length = layout.block_shape[axis]
-        at, start = divmod(low, length)
-        lows.append(low)
-        starts.append(start)
-        if start + size <= length:
-            place.append(at)
-            sizes.append(size)
-        else:
-            crosses = crosses or size != n
-            place.append(None)
-            sizes.append(size if crosses else length)
-    kept = tuple(sources)
-    if crosses:
-        return Box(_crossing(layout, lows, shape, kept, covered), tuple(shape), kept)
-    first, size = tuple(starts), tuple(sizes)
-    owners = _owners(layout, tuple(place), kept)
-    return Box([Piece(shards, cut, first, size) for shards, cut in owners], tuple(shape), kept)
-
-
-_ALL = slice(None)
-
-
-@functools.lru_cache(maxsize=4096)
-def _owners(
-    layout: Layout, place: tuple[int | None, ...], sources: tuple[int, ...]
-) -> list[tuple[tuple[Shard, ...], tuple[slice, ...] | None]]:
-    """The blocks of a box that lies in one block along each dimension, or takes it whole.
-
-    Args:
-        layout: of the array.
-        place: for each dimension the block; ``None`` where the dimension is taken whole.
-        sources: the dimensions that integers have not taken away.
-
-    Returns:
-        Who holds each block, and the part of the box that it gets.
-    """
-    if None not in place:
-        return [(layout.owners[place], None)]  # pyright: ignore[reportArgumentType]
-    along = [range(c) if p is None else (p,) for p, c in zip(place, layout.counts, strict=True)]
-    out: list[tuple[tuple[Shard, ...], tuple[slice, ...] | None]] = []
-    for block in itertools.product(*along):
-        low = [b * length for b, length in zip(block, layout.block_shape, strict=True)]
-        cut = tuple(
-            slice(low[d], low[d] + layout.block_shape[d]) if place[d] is None else _ALL
-            for d in sources
-        )
-        out.append((layout.owners[block], cut))
-    return out
-
-
-def _crossing(
-    layout: Layout, lows: list[int], shape: list[int], sources: tuple[int, ...], covered: bool
-) -> list[Piece]:
-    """The pieces of a box that crosses a border somewhere."""
-    sizes = dict(zip(sources, shape, strict=True))
-    along = [
-        _windows(low, low + sizes.get(d, 1), layout.block_shape[d], covered)
-        for d, low in enumerate(lows)
-    ]
-    return [
-        Piece(
-            layout.owners[tuple(window[0] for window in windows)],
-            tuple(slice(windows[d][3], windows[d][3] + windows[d][2]) for d in sources),
-            tuple(window[1] for window in windows),
-            tuple(window[2] for window in windows),
-        )
-        for windows in itertools.product(*along)
-    ]
-
-
-def _windows(low: int, high: int, length: int, covered: bool) -> list[tuple[int, int, int, int]]:
-    """The parts of a range in blocks: block, start in the block, size, start in the range."""
-    out: list[tuple[int, int, int, int]] = []
-    for block in range(low // length, (high - 1) // length + 1):
-        first, end = max(low, block * length), min(high, (block + 1) * length)
-        size = end - first
-        as_it_is = not covered or size in (length, high - low)
-        for ahead, part in [(0, size)] if as_it_is else covers(size):
-            at = first + ahead
-            out.append((block, at - block * length, part, at - low))
-    return out
 
 
 def value_of(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -198,13 +45,67 @@ def value_of(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return None
 
 
-def launches(layout: Layout, box: Box, value: Any) -> list[Launch]:
-    """The launches that write a value that `value_of` gave to a box.
+def launches(layout: Layout, index: Any, value: Any, dtype: Any) -> list[Launch] | None:
+    """The launches that write a value that needs no check where an index points; or ``None``.
+
+    Args:
+        layout: of the array.
+        index: what the user wrote between the brackets.
+        value: what is to be written.
+        dtype: the array's.
+    """
+    element = _element(layout, index)
+    if element is not None:
+        shards, at = element
+        value = value_of(value, (), dtype)
+        if value is None:
+            return None
+        write = _writer((1,) * len(layout.shape))
+        return [(shard.device, write, (value, at)) for shard in shards]
+    if type(index) is np.ndarray and index.dtype == np.bool_:
+        return _masked(layout, index, value_of(value, (), dtype))
+    box = box_of(layout, index, covered=True)
+    if box is None:
+        return None
+    value = value_of(value, box.shape, dtype)
+    return None if value is None else _boxed(layout, box, value)
+
+
+def _element(layout: Layout, index: Any) -> tuple[tuple[Shard, ...], int] | None:
+    """Who holds the element that integers name, and which of their block's elements it is."""
+    if type(index) is not tuple or len(index) != len(layout.shape) or not _is_packed(layout):
+        return None
+    at = 0
+    block: list[int] = []
+    for i, n, length in zip(index, layout.shape, layout.block_shape, strict=True):
+        if type(i) is not int:
+            return None
+        if i < 0:
+            i += n
+        if not 0 <= i < n:
+            return None
+        place, i = divmod(i, length)
+        block.append(place)
+        at = at * length + i
+    return layout.owners[tuple(block)], at
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_packed(layout: Layout) -> bool:
+    """Whether one 32-bit operand says where in a block something begins.
+
+    Each operand costs some 3 µs on a CPU.
+    """
+    return math.prod(layout.block_shape) < 1 << 31
+
+
+def _boxed(layout: Layout, box: Box, value: Any) -> list[Launch]:
+    """The launches that write to a box a value that `value_of` gave.
 
     A value that is an array is cut by views; JAX copies what it is given before a launch returns.
     """
     is_array = isinstance(value, np.ndarray) and value.ndim > 0
-    packed = math.prod(layout.block_shape) < 1 << 31
+    packed = _is_packed(layout)
     out: list[Launch] = []
     for shards, cut, starts, sizes in box.pieces:
         part = value[cut] if is_array and cut is not None else value
@@ -221,8 +122,42 @@ def launches(layout: Layout, box: Box, value: Any) -> list[Launch]:
     return out
 
 
+_DENSE = 256
+"""One `True` in so many elements makes it worth while to go through a block whole."""
+
+
+def _masked(layout: Layout, mask: np.ndarray, value: Any) -> list[Launch] | None:
+    """The launches that write a scalar where a mask of the array's shape is ``True``.
+
+    Without a list of positions, which has eight bytes or more for each; if there are so few that
+    this is less than the mask, it is left to the long way.
+    """
+    if value is None or mask.shape != layout.shape:
+        return None
+    parts = {
+        block: mask[tuple(slice(*ends) for ends in shards[0].box)]
+        for block, shards in layout.owners.items()
+    }
+    counts = {block: int(np.count_nonzero(part)) for block, part in parts.items()}
+    if sum(counts.values()) * _DENSE < mask.size:
+        return None
+    return [
+        (shard.device, _masker, (parts[block], value))
+        for block, shards in layout.owners.items()
+        if counts[block]
+        for shard in shards
+    ]
+
+
+def _write_masked(block: jax.Array, mask: jax.Array, value: Any) -> jax.Array:
+    return jnp.where(mask, jnp.asarray(value, block.dtype), block)
+
+
+_masker = jax.jit(_write_masked, donate_argnums=0, keep_unused=True)
+
+
 def _unpacked(starts: Sequence[Any], shape: tuple[int, ...]) -> Sequence[Any]:
-    """Starts in each dimension from one that counts elements: each operand costs 3 µs."""
+    """Starts in each dimension from one that counts elements."""
     if len(starts) == len(shape):
         return starts
     (at,) = starts

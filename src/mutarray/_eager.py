@@ -143,7 +143,7 @@ def write_launches(
     selection: Selection,
     value: Any,
     dtype: Any,
-    op: str = "set",
+    op: _kernels.Op = "set",
     memory: str | None = None,
 ) -> list[Launch]:
     """The launches that write a value to a selection, in the order in which they are to be run.
@@ -155,7 +155,7 @@ def write_launches(
         selection: where to write; known on the host.
         value: a checked value.
         dtype: the array's.
-        op: one of `_kernels.OPS`.
+        op: what to do with old and new elements.
         memory: the kind of memory that the blocks lie in; ``None`` for that of the devices.
     """
     form = selection.form
@@ -172,6 +172,8 @@ def write_launches(
         local = _local(form, part, layout, True, alive, exact)
         if local.chosen is not None and not len(local.chosen):
             continue
+        if _kernels.is_function(op):  # the one that minds whether points are named twice
+            local = local._replace(form=replace(local.form, unique=form.unique))
         kernel = _write_kernel(local.form, op)
         for shard in part.shards:
             if shard.addressable:
@@ -199,11 +201,14 @@ def _last_of_each(selection: Selection) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4096)
-def _write_kernel(form: Form, op: str, home: Sharding | None = None) -> Callable[..., jax.Array]:
+def _write_kernel(
+    form: Form, op: _kernels.Op, home: Sharding | None = None
+) -> Callable[..., jax.Array]:
     def write_block(
         block: jax.Array, starts: jax.Array, points: tuple[jax.Array, ...], value: jax.Array
     ) -> jax.Array:
-        value = _jaxapi.to_device_memory(value).astype(block.dtype)
+        value = _jaxapi.to_device_memory(value)
+        value = value if _kernels.is_function(op) else value.astype(block.dtype)
         core = jnp.broadcast_to(value, form.core_shape)
         return _kernels.write(block, form, list(starts), points, None, core, op)
 

@@ -16,11 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from mutarray import _jaxapi
 from mutarray._cast import trim
 from mutarray._form import Form, Points, Span
+from mutarray._points import gather, in_rounds, last_of_each, most_often, scatter
 
 Operands = Sequence[Any]
 
@@ -185,45 +187,13 @@ def _pick(sub: jax.Array, form: Form, points: Operands, fill: Any) -> jax.Array:
     """What the index arrays pick from the sub-array, in canonical order."""
     if not form.point_dims:  # boolean scalars alone
         return jnp.broadcast_to(sub, (*(form.points_shape or ()), *sub.shape))
-    dims = form.point_dims
     positions = _positions(form, points)
-    picked = lax.gather(
-        sub,
-        jnp.stack(positions, axis=-1),
-        lax.GatherDimensionNumbers(
-            offset_dims=tuple(range(1, 1 + len(form.spans))),
-            collapsed_slice_dims=dims,
-            start_index_map=dims,
-        ),
-        slice_sizes=tuple(1 if d in dims else n for d, n in enumerate(sub.shape)),
-        mode="clip",
-    )
+    picked = gather(sub, form, positions)
     if form.rule == "drop":
-        inside = [p < form.shape[d] for d, p in zip(dims, positions, strict=True)]
+        inside = [p < form.shape[d] for d, p in zip(form.point_dims, positions, strict=True)]
         picked = jnp.where(_along(jnp.all(jnp.stack(inside), axis=0), 0, picked.ndim), picked, fill)
     return picked.reshape(form.core_shape)
 
-
-def last_of_each(positions: list[jax.Array]) -> jax.Array:
-    """Which points are not overwritten by a later point at the same position.
-
-    One stable sort of the points, so it costs what is written, whatever the array's size.
-    """
-    count = positions[0].shape[0]
-    order = jnp.arange(count, dtype=jnp.int32)
-    *keys, order = lax.sort((*positions, order), num_keys=len(positions) + 1)
-    differs = [k[1:] != k[:-1] for k in keys]
-    last = jnp.concatenate([jnp.any(jnp.stack(differs), axis=0), jnp.ones(1, bool)])
-    return jnp.zeros(count, bool).at[order].set(last, unique_indices=True)
-
-
-_SCATTERS: dict[str, Callable[..., jax.Array]] = {
-    "set": lax.scatter,
-    "add": lax.scatter_add,
-    "multiply": lax.scatter_mul,
-    "min": lax.scatter_min,
-    "max": lax.scatter_max,
-}
 
 _COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "set": lambda old, new: new,
@@ -233,23 +203,31 @@ _COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "max": jnp.maximum,
 }
 
-OPS = tuple(_SCATTERS)
+Op = Any
+"""What a write does with old and new elements: a key of `_COMBINE`, or a hashable function."""
 
 
-def combine(old: jax.Array, new: jax.Array, op: str) -> jax.Array:
-    """Old and new elements under one of `OPS`."""
-    return _COMBINE[op](old, new)
+def is_function(op: Op) -> bool:
+    """Whether it is a function of old and new elements, for which values keep their own dtype."""
+    return callable(op)
 
 
-def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: str) -> jax.Array:
+def combine(old: jax.Array, new: jax.Array, op: Op) -> jax.Array:
+    """Old and new elements under an `Op`, in the dtype of the old."""
+    return op(old, new).astype(old.dtype) if is_function(op) else _COMBINE[op](old, new)
+
+
+def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: Op) -> jax.Array:
     """The sub-array with ``core`` put where the index arrays point."""
     count = math.prod(form.points_shape or ())
     core = core.reshape(count, *sub_shape(form))
     if not form.point_dims:  # boolean scalars alone: the same place, ``count`` times
         for k in range(count):
-            sub = _COMBINE[op](sub, core[k])
+            sub = combine(sub, core[k], op)
         return sub
     positions = _positions(form, points)
+    if is_function(op):
+        return _place_in_rounds(sub, form, positions, _rounds_known(form, points), core, op)
     unique = form.unique or count == 1
     if op == "set" and not unique:
         first = positions[0]
@@ -258,19 +236,32 @@ def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: st
         unique = True
     if sub.dtype == jnp.bool_ and op in ("add", "multiply"):  # XLA adds no booleans
         op = "max" if op == "add" else "min"
-    dims = form.point_dims
-    return _SCATTERS[op](
-        sub,
-        jnp.stack(positions, axis=-1),
-        core,
-        lax.ScatterDimensionNumbers(
-            update_window_dims=tuple(range(1, core.ndim)),
-            inserted_window_dims=dims,
-            scatter_dims_to_operand_dims=dims,
-        ),
-        unique_indices=unique and op == "set",
-        mode="drop",
-    )
+    return scatter(sub, form, positions, core, op, unique and op == "set")
+
+
+def _rounds_known(form: Form, points: Operands) -> int | None:
+    """In how many rounds a function is applied to points, where the host knows."""
+    if form.unique or math.prod(form.points_shape or ()) == 1:
+        return 1
+    if not all(isinstance(p, np.ndarray) for p in points):
+        return None
+    return most_often([np.broadcast_to(p, form.points_shape or ()).ravel() for p in points])
+
+
+def _place_in_rounds(
+    sub: jax.Array,
+    form: Form,
+    positions: list[jax.Array],
+    known: int | None,
+    core: jax.Array,
+    op: Op,
+) -> jax.Array:
+    def step(sub: jax.Array, at: list[jax.Array]) -> jax.Array:
+        new = combine(gather(sub, form, at), core, op)
+        return scatter(sub, form, at, new, "set", False)
+
+    lengths = tuple(form.shape[d] for d in form.point_dims)
+    return in_rounds(sub, lengths, positions, known, step)
 
 
 def sub_shape(form: Form) -> tuple[int, ...]:
@@ -322,7 +313,7 @@ def _read_one_by_one(
 
 
 def _write_one_by_one(
-    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: str
+    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: Op
 ) -> jax.Array:
     """In order: of an assignment the last one stays, whatever the index arrays hold."""
     positions, single = _positions(form, points), _single(form)
@@ -364,7 +355,7 @@ def write(
     points: Operands,
     mask: Any,
     core: jax.Array,
-    op: str = "set",
+    op: Op = "set",
 ) -> jax.Array:
     """The block with ``core`` written to, or combined with, the selected elements.
 
@@ -374,8 +365,8 @@ def write(
         starts: for each span its start.
         points: for each dimension with an index array that array.
         mask: a boolean array over ``form.mask_dims``, or ``None``.
-        core: the value in canonical order, of the block's dtype.
-        op: one of `OPS`.
+        core: the value in canonical order; of the block's dtype, unless ``op`` is a function.
+        op: what to do with old and new elements.
     """
     if math.prod(form.core_shape) == 0 or x.size == 0:
         return x
@@ -387,9 +378,9 @@ def write(
     if form.mask_dims is not None:
         inside = jnp.expand_dims(mask, [d for d in range(x.ndim) if d not in form.mask_dims])
         value = core.reshape(sub_shape(form))
-        sub = jnp.where(inside, _COMBINE[op](sub, value), sub)
+        sub = jnp.where(inside, combine(sub, value, op), sub)
     elif form.points_shape is None:
-        sub = _COMBINE[op](sub, core)
+        sub = combine(sub, core, op)
     else:
         sub = _place(sub, form, points, core, op)
     return write_spans(x, form, starts, sub)

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _quick, _traced
 from mutarray._cell import BufferCell
 from mutarray._form import Selection
+from mutarray._kernels import Op, is_function
 from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell
@@ -102,14 +103,16 @@ def put(
     if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
         return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
-    value = _checked(cell, selection, value, op)
+    write(cell, selection, _checked(cell, selection, value, op), op)
+
+
+def write(cell: Cell, selection: Selection, value: Any, op: Op) -> None:
+    """Writes a checked value to a selection, or combines it with what is there."""
     if 0 in selection.form.result_shape:  # JAX 0.9 fails to compile a write to an empty array
         return
     if not _is_eager(cell):
-        old = cell.traced_value()
-        cell.traced_replace(
-            _traced.write(old, cell.home, selection, _cast_to(value, cell.dtype), op)
-        )
+        value = jnp.asarray(value) if is_function(op) else _cast_to(value, cell.dtype)
+        cell.traced_replace(_traced.write(cell.traced_value(), cell.home, selection, value, op))
         return
     assert isinstance(cell, BufferCell)
     with cell.lock:
@@ -128,7 +131,7 @@ def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
     return True
 
 
-def _write(cell: BufferCell, selection: Selection, value: Any, op: str) -> None:
+def _write(cell: BufferCell, selection: Selection, value: Any, op: Op) -> None:
     if not cell.is_local and (cell.memory is None or selection.form.is_whole):
         cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
     elif selection.form.is_whole:
@@ -136,7 +139,12 @@ def _write(cell: BufferCell, selection: Selection, value: Any, op: str) -> None:
             lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
         )
     else:
-        cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op, cell.memory))
+        dtype = value.dtype if is_function(op) else cell.dtype
+        launches = _eager.write_launches(cell.layout, selection, value, dtype, op, cell.memory)
+        if is_function(op):  # what it raises, it raises before the first block is written
+            for device, kernel, operands in launches:
+                jax.eval_shape(kernel, cell.block(device), *operands)
+        cell.run(launches)
 
 
 @_jaxapi.without_mesh

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -214,9 +215,30 @@ def host_view(block: jax.Array) -> np.ndarray:
     return block._single_device_array_to_np_array_did_copy()[0]  # pyright: ignore
 
 
-def is_held_elsewhere(parts: list[jax.Array]) -> bool:
-    """Whether an array that is alive shares a buffer with one of ``parts``, other than these."""
-    mine = {id(x) for x in parts}
+def is_shared(x: jax.Array) -> bool:
+    """Whether somebody has an array that shares a buffer with ``x``, other than ``x`` itself."""
+    x = getattr(x, "_base_array", x)  # of PRNG keys
+    if x.size == 0:
+        return False
+    x.__dict__.pop("addressable_shards", None)  # what it holds of itself
+    parts = blocks(x)
+    # Held by x, by the list and by the call that counts; what is in a user's hand comes on top.
+    if any(sys.getrefcount(parts[k]) > 3 for k in range(len(parts)) if parts[k] is not x):
+        return True
+    return is_held_elsewhere(parts, x)
+
+
+def let_go(x: jax.Array) -> None:
+    """Deletes ``x``, and not its buffers, which others share."""
+    x = getattr(x, "_base_array", x)
+    x.__dict__.pop("addressable_shards", None)
+    x._replace_with(jax.device_put(np.zeros(x.shape, x.dtype), x.sharding))  # pyright: ignore
+    x.delete()
+
+
+def is_held_elsewhere(parts: list[jax.Array], whole: jax.Array | None = None) -> bool:
+    """Whether an array shares a buffer with ``parts``, other than these and ``whole``."""
+    mine = {id(x) for x in (*parts, whole)}
     pointers = {x.unsafe_buffer_pointer() for x in parts}
     shape, dtype = parts[0].shape, parts[0].dtype
     for x in jax.live_arrays():

@@ -58,9 +58,24 @@ class Arrays:
 Write = tuple[str, Any, Any]
 """Name, index by round, and value."""
 
+PEERS = {
+    "m[k, k] = 1.0": 1.3e-3,
+    "m[k] = row": 1.0e-3,
+    "m[100 rows] = rows": 94e-3,
+    "m[10:500] = 2.0": 41e-3,
+    "m[mask] = 1.0": 814e-3,
+    "m[k, k]": 1.2e-3,
+    "add 1.0 to all": 646e-3,
+}
+"""cuPyNumeric 26.6.1 on 4 CPU processors, float32[8192, 8192]; see `NOTE` in `__main__`."""
 
-def writes(arrays: Arrays) -> Iterator[Write]:
-    """Name, index by round, and value of each write."""
+
+def writes(arrays: Arrays, small: int) -> Iterator[Write]:
+    """Name, index by round, and value of each write.
+
+    Those with ``c`` write to ``small`` columns in the middle, so that the smaller array gets as
+    many bytes as the big one, and across as many borders.
+    """
     n = arrays.size
     row, rows = np.ones(n, np.float32), np.ones((64, n), np.float32)
     hundred = np.ones((100, n), np.float32)
@@ -72,6 +87,18 @@ def writes(arrays: Arrays) -> Iterator[Write]:
     yield "m[b:b+64] = rows", lambda k: slice(border + k % 16, border + k % 16 + 64), rows
     yield "m[100 rows] = rows", lambda k: permutations[k % 8], hundred
     yield "m[10:500] = 2.0", lambda k: slice(10, 500), 2.0
+    c = slice(n // 2 - small // 2, n // 2 + small // 2)
+    row, rows, hundred = row[c], rows[:, c].copy(), hundred[:, c].copy()
+    yield "m[k, c] = row", lambda k: (k, c), row
+    yield (
+        "m[b:b+64, c] = rows",
+        lambda k: (slice(border + k % 16, border + k % 16 + 64), c),
+        rows,
+    )
+    yield "m[100 rows, c] = rows", lambda k: (permutations[k % 8], c), hundred
+    yield "m[10:500, c] = 2.0", lambda k: (slice(10, 500), c), 2.0
+    mask = rng.random((n, n), np.float32) < 0.01
+    yield "m[mask] = 1.0", lambda k: mask, 1.0
 
 
 def write_row(layout: str, big: Arrays, write: Write, small: Arrays, lesser: Write) -> Row:
@@ -93,6 +120,9 @@ def write_row(layout: str, big: Arrays, write: Write, small: Arrays, lesser: Wri
     def by_at(k: int) -> None:
         big.array.at[index(k)].set(value).block_until_ready()
 
+    if ", c]" in name or "mask" in name or layout == "1 device":
+        steps = {"ours": ours(big, write), "small": ours(small, lesser)}
+        return row_of(layout, name, steps, dict.fromkeys(steps, 10 if "mask" in name else 60))
     # A Ref does not broadcast: it gets a value of the full shape.
     shape = np.lib.stride_tricks.as_strided(np.int8(0), (big.size,) * 2, (0, 0))[index(0)].shape
     expanded = jnp.broadcast_to(jnp.asarray(value, jnp.float32), shape)
@@ -103,8 +133,6 @@ def write_row(layout: str, big: Arrays, write: Write, small: Arrays, lesser: Wri
         ".at[].set": by_at,
     }
     repeats = {"ours": 60, "small": 60, "jax.Ref": 3, ".at[].set": 3}
-    if layout == "1 device":
-        steps = {k: steps[k] for k in ("ours", "small")}
     return row_of(layout, name, steps, repeats)
 
 
@@ -112,7 +140,7 @@ def row_of(layout: str, name: str, steps: dict[str, Step], repeats: dict[str, in
     """Takes the times and makes a row of them."""
     seen = medians(steps, {k: repeats[k] for k in steps})
     raw = {k: v for k, v in seen.items() if k not in ("ours", "small")}
-    return Row(layout, name, seen["ours"], seen["small"], raw)
+    return Row(layout, name, seen["ours"], seen["small"], raw, PEERS.get(name))
 
 
 def read_row(layout: str, name: str, index: Any, big: Arrays, small: Arrays) -> Row:
@@ -127,6 +155,18 @@ def read_row(layout: str, name: str, index: Any, big: Arrays, small: Arrays) -> 
     if layout == "1 device":
         steps = {k: steps[k] for k in ("ours", "small")}
     return row_of(layout, name, steps, repeats)
+
+
+def narrow_read_row(layout: str, big: Arrays, small: Arrays) -> Row:
+    """A read of as many columns in the middle as the small array has, on both."""
+
+    def step(arrays: Arrays) -> Step:
+        middle, half = arrays.size // 2, small.size // 2
+        c = slice(middle - half, middle + half)
+        return lambda k: arrays.ours[k, c].block_until_ready()
+
+    steps = {"ours": step(big), "small": step(small)}
+    return row_of(layout, "m[k, c]", steps, dict.fromkeys(steps, 60))
 
 
 def floor_row(layout: str, big: Arrays) -> Row:
@@ -176,7 +216,11 @@ def whole_row(layout: str, big: Arrays) -> Row:
     steps: dict[str, Step] = {"ours": ours, "donated jit": donated, "NumPy": numpy}
     seen = medians(steps, dict.fromkeys(steps, 15))
     return Row(
-        layout, "add 1.0 to all", seen["ours"], None, {k: seen[k] for k in ("donated jit", "NumPy")}
+        layout,
+        "add 1.0 to all",
+        seen["ours"],
+        raw={k: seen[k] for k in ("donated jit", "NumPy")},
+        peer=PEERS["add 1.0 to all"],
     )
 
 
@@ -186,7 +230,7 @@ def run(size: int, small: int, console: Console) -> list[Row]:
     for layout, sharding in shardings().items():
         big, little = Arrays(size, sharding), Arrays(small, sharding)
         with console.status(f"{layout}: writes") as status:
-            for write, lesser in zip(writes(big), writes(little), strict=True):
+            for write, lesser in zip(writes(big, small), writes(little, small), strict=True):
                 status.update(f"{layout}: {write[0]}")
                 rows.append(write_row(layout, big, write, little, lesser))
             reads: dict[str, Callable[[int], Any]] = {
@@ -197,6 +241,8 @@ def run(size: int, small: int, console: Console) -> list[Row]:
             for name, index in reads.items():
                 status.update(f"{layout}: {name}")
                 rows.append(read_row(layout, name, index, big, little))
+            status.update(f"{layout}: m[k, c]")
+            rows.append(narrow_read_row(layout, big, little))
             rows.append(floor_row(layout, big))
             rows.append(whole_row(layout, big))
     return rows

@@ -14,13 +14,14 @@ Step = Callable[[int], Any]
 
 @dataclass
 class Row:
-    """One operation: its time, that at the smaller size, and those of raw JAX."""
+    """One operation: its time, that at the smaller size, and those of raw JAX and a peer."""
 
     layout: str
     operation: str
     ours: float
     small: float | None = None
     raw: dict[str, float] = field(default_factory=dict)
+    peer: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

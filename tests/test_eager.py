@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import mutarray as mu
-from mutarray import _eager, _general, _quick
-from mutarray._plan import plan
+from mutarray import _boxes, _eager, _general, _quick
+from mutarray._plan import covers, plan
 from mutarray._select import select
 from tests.support import KINDS, P, indices, layouts, mesh, numpy_take
 from tests.test_parity import values
@@ -90,21 +90,92 @@ def test_equals_the_general_engine(layout: tuple[str, str], data: st.DataObject)
     assert m[...].sharding == sharding
 
 
+@pytest.mark.parametrize("covered", [False, True])
 @settings(max_examples=300 * DEPTH)
 @given(data=st.data())
-def test_the_short_way_says_what_the_long_way_says(data: st.DataObject) -> None:
+def test_the_short_way_says_what_the_long_way_says(covered: bool, data: st.DataObject) -> None:
     layout = cell_of(on_4x2()).layout
     index = data.draw(indices(layout.shape, wild=True))
-    box = _quick.box_of(layout, index)
+    box = _boxes.box_of(layout, index, covered)
     if box is None:
         return
     selection = select(layout.shape, index, writing=True)
-    (part,) = plan(selection, layout).parts
-    assert box.shards == part.shards
-    assert box.starts == tuple(span.start for span in part.spans)
-    assert box.sizes == tuple(span.size for span in selection.form.spans)
     assert box.shape == selection.form.result_shape
     assert box.sources == selection.form.sources
+    x = np.arange(128).reshape(16, 8)
+    seen = np.full(box.shape, -1)
+    touched: dict[tuple[Any, ...], int] = {}
+    for piece in box.pieces:
+        lows = [b * n for b, n in zip(piece.shards[0].block, layout.block_shape, strict=True)]
+        taken = x[tuple(slice(n + i, n + i + k) for n, i, k in zip(lows, *piece[2:], strict=True))]
+        assert taken.shape == piece.sizes, "a piece lies in its block"
+        cut = ... if piece.cut is None else piece.cut
+        seen[cut] = taken.reshape(seen[cut].shape)
+        touched[piece.shards] = touched.get(piece.shards, 0) + taken.size
+    np.testing.assert_array_equal(seen, x[index])
+    parts = plan(selection, layout).parts
+    assert set(touched) == {part.shards for part in parts}
+    if not covered:
+        assert touched == {part.shards: part.size for part in parts}, "no element comes twice"
+
+
+@pytest.mark.parametrize("spec", [P("i", "j"), P(None, ("i", "j")), P("j"), P()], ids=str)
+@settings(max_examples=20 * DEPTH)
+@given(data=st.data())
+def test_the_short_way_does_what_the_long_way_does(spec: P, data: st.DataObject) -> None:
+    m = on_4x2(spec=spec)
+    cell = cell_of(m)
+    x = np.arange(128, dtype=np.float32).reshape(16, 8)
+    index = data.draw(indices(m.shape))
+    box = _boxes.box_of(cell.layout, index, covered=True)
+    if box is None:
+        return
+    read = m[index]
+    before = np.array(read)
+    selection = select(m.shape, index, writing=False)
+    if not selection.form.is_whole:
+        long = _eager.read(cell.block, cell.layout, selection, cell.sharding)
+        assert read.sharding == long.sharding
+        np.testing.assert_array_equal(np.asarray(read), np.asarray(long))
+    value: Any = -np.arange(1.0, 1.0 + np.prod(box.shape), dtype=np.float32).reshape(box.shape)
+    value = data.draw(st.sampled_from([value, value.T.copy().T, 2.0, -3, np.float32(4)]))
+    given_value = np.array(value)
+    m[index] = value
+    if isinstance(value, np.ndarray) and value.ndim:
+        value[...] = 77.0  # the array has its own copy by now
+    x[index] = given_value
+    np.testing.assert_array_equal(np.asarray(m[...]), x)
+    np.testing.assert_array_equal(np.asarray(read), before)
+
+
+@pytest.mark.parametrize("spec", [P("i", "j"), P("j"), P()], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("value", [2.0, -3, np.float32(4), np.full((1,), 5.0, np.float32)], ids=str)
+def test_masks_of_the_whole_array(spec: P, rate: float, value: Any) -> None:
+    m = on_4x2((64, 32), spec)
+    cell = cell_of(m)
+    x = np.array(m[...])
+    mask = np.random.default_rng(0).random(m.shape) < rate
+    short = _quick.launches(cell.layout, mask, value, cell.dtype)
+    assert (short is not None) == (rate > 0 and np.ndim(value) == 0)
+    m[mask] = value
+    x[mask] = value
+    mask[...] = True  # the array has its own copy by now
+    np.testing.assert_array_equal(np.asarray(m[...]), x)
+    index = (slice(None), mask[0])
+    m[index] = value
+    x[index] = value
+    np.testing.assert_array_equal(np.asarray(m[...]), x)
+
+
+def test_a_value_is_read_before_a_write_returns() -> None:
+    m = large()
+    rows = [0, 700, 3, 1023]
+    for index in [rows, slice(100, 700), 5]:
+        value = np.full(m[index].shape, 3.0, np.float32)
+        m[index] = value
+        value[...] = 7.0
+        assert (np.asarray(m[index]) == 3.0).all()
 
 
 def test_common_boxes_take_the_short_way() -> None:
@@ -115,10 +186,21 @@ def test_common_boxes_take_the_short_way() -> None:
         (slice(4, 8), slice(0, 4)),
         (5, slice(None, 4)),
         (3, slice(1, 2)),
+        5,
+        slice(2, 6),
+        (slice(None), 3),
+        (slice(1, 15), slice(2, 7)),
     ]:
-        assert _quick.box_of(layout, index) is not None
-    for index in [5, slice(2, 6), (0, slice(0, 8, 2)), [1], (True, 1), (16, 0), (0, 0, 0), None]:
-        assert _quick.box_of(layout, index) is None
+        assert _boxes.box_of(layout, index, covered=True) is not None
+    for index in [(0, slice(0, 8, 2)), [1], (True, 1), (16, 0), (0, 0, 0), None, slice(3, 3)]:
+        assert _boxes.box_of(layout, index, covered=True) is None
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_covers(size: int) -> None:
+    windows = covers(size)
+    assert {k for start, length in windows for k in range(start, start + length)} == {*range(size)}
+    assert {length for _, length in windows} == {1 << (size.bit_length() - 1)}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _ops, _repr, _trace_cells
+from mutarray import _apply, _ops, _repr, _trace_cells
 from mutarray._cell import BufferCell
 from mutarray._trace_cells import Cell, OpaqueCell
 from mutarray._types import ArrayLike, Index
@@ -152,6 +152,34 @@ class MutableArray:
     def max_at(self, idx: Index, value: ArrayLike) -> None:
         """Takes the greater of old and new where ``idx`` points (``np.maximum.at``)."""
         _ops.put(cell_of(self), idx, value, op="max")
+
+    def apply_at(self, fn: Callable[..., Any], idx: Index, value: ArrayLike | None = None) -> None:
+        """Applies a function where ``idx`` points: ``ufunc.at`` for any elementwise function.
+
+        ``m[i] = fn(m[i])``, or ``fn(m[i], v)`` with a value, for one named element after the other:
+        an element that is named twice gets it twice. The program is kept under ``fn``: pass the
+        same function again, not a new ``lambda`` each time.
+
+        Args:
+            fn: an elementwise function that JAX can trace, of one argument or of two.
+            idx: a NumPy index.
+            value: the second argument; broadcasts to the shape of ``m[idx]``.
+
+        Raises:
+            OutOfBoundsError: a known integer is out of range.
+            BroadcastError: the value does not broadcast.
+            CastError: what ``fn`` gives does not cast to the dtype by ``same_kind``.
+            BadValueError: ``fn`` is not elementwise.
+
+        Example:
+            >>> import jax.numpy as jnp, mutarray as mu
+            >>> m = mu.mutable_array(jnp.array([-3.0, 3.0, 5.0]))
+            >>> m.apply_at(jnp.negative, [0, 2, 2])
+            >>> m.apply_at(jnp.hypot, slice(0, 2), 4.0)
+            >>> m[...]
+            Array([5., 5., 5.], dtype=float32)
+        """
+        _apply.apply_at(cell_of(self), fn, idx, value)
 
     def __len__(self) -> int:
         if not self.shape:

@@ -29,6 +29,13 @@ def compute_sharding(sharding: Sharding) -> Sharding:
     return sharding.with_memory_kind(default)
 
 
+def host_memory(sharding: Sharding) -> str | None:
+    """The kind of the host memory that it names, if programs can work there in place."""
+    platform = next(iter(sharding.device_set)).platform
+    kind = sharding.memory_kind
+    return kind if kind is not None and _jaxapi.runs_in_memory(platform, kind) else None
+
+
 @functools.lru_cache(maxsize=256)
 def _copier(out: Any) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(jnp.copy, out_shardings=out)
@@ -88,9 +95,19 @@ def _taker(sharding: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 def take_over(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """The buffers of ``x`` under a new array; ``x`` is deleted."""
+    """The buffers of ``x`` under a new array, or copies of those that others share.
+
+    ``x`` is deleted, and nothing else that a user holds.
+    """
+    if _jaxapi.is_shared(x):
+        out = copy(x, sharding)
+        _jaxapi.let_go(x)
+        return out
     if compute_sharding(sharding) is sharding:
-        return _taker(_jaxapi.custom_layout(x) or sharding)(x)
+        out = _taker(_jaxapi.custom_layout(x) or sharding)(x)
+        if not x.is_deleted():  # a NumPy view looks at it, and XLA made a copy
+            _jaxapi.let_go(x)
+        return out
     out = copy(x, sharding)
     x.delete()
     return out

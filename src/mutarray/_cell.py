@@ -59,15 +59,19 @@ class BufferCell:
         self.shape = array.shape
         self.dtype = array.dtype
         self.layout = layout_of(array.shape, sharding)
-        self.is_local = (
-            _buffers.compute_sharding(sharding) is sharding
-            and isinstance(sharding, (NamedSharding, SingleDeviceSharding))
+        self.work = _buffers.compute_sharding(sharding)
+        """The same layout in device memory; `sharding` itself where that is so."""
+        fits = (
+            isinstance(sharding, (NamedSharding, SingleDeviceSharding))
             and self.layout.fully_addressable
             and not is_key(array.dtype)
             and _jaxapi.custom_layout(array) is None
             and array.size > 0
         )
-        """Whether the eager engine can work on it, shard by shard."""
+        self.is_local = fits and self.work is sharding
+        """Whether the eager engine can work on it, shard by shard, in device memory."""
+        self.memory = _buffers.host_memory(sharding) if fits and not self.is_local else None
+        """The kind of host memory in which the eager engine can work on it; else ``None``."""
 
     @property
     def sharding(self) -> Sharding:
@@ -208,9 +212,8 @@ class BufferCell:
     def lend(self) -> jax.Array:
         """An array in device memory that JAX may donate, and whose buffers it replaces."""
         with self.lock:
-            work = _buffers.compute_sharding(self.sharding)
-            if work is not self.sharding:
-                return self._lend_copy(work)
+            if self.work is not self.sharding:
+                return self._lend_copy(self.work)
             if self._shared and not (self.is_local and self._nobody_holds(self._scattered())):
                 self.replace(_buffers.copy(self.array(), self.sharding))
             self._shared, self._aliases = set(), []
@@ -227,6 +230,7 @@ class BufferCell:
         lent = self._lent
         if lent is None:
             lent = self._lent = jax.device_put(self._live(), work, may_alias=False)
+            self._blocks = None  # so that the next use asks for the array, and gets the copy's
         return lent
 
     def _settle(self) -> None:

@@ -31,6 +31,8 @@ def mutable_array(
         sharding: where the array shall live; by default where ``x`` lives, memory kind and order of
             dimensions included.
         donate: whether to take over the buffers of ``x`` instead of copying them; ``x`` is deleted.
+            Buffers that another array shares (a snapshot, a shard of ``x``) are copied all the
+            same, since nothing else may be deleted.
 
     Returns:
         The mutable array. Its ``sharding`` is the very object that was given, or that ``x`` has.

@@ -6,8 +6,10 @@ to where the result lives. Cost follows the elements named, not the elements own
 
 What varies from call to call without a recompile: starts, index arrays, values. What is compiled
 anew: the number of elements along a dimension, the step, the value's shape. A span that crosses a
-border falls into parts of all lengths, so its parts are taken as windows of one static length, of
-which what lies outside the block is masked; index arrays are padded to the next power of two.
+border falls into parts of all lengths; a part is written as two windows that overlap, whose length
+is a power of two, or, where what is written depends on what was there, taken as a window of one
+static length, of which what lies outside the block is masked. Index arrays are padded to the next
+power of two.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
-from mutarray import _buffers, _frames, _kernels, _values
+from mutarray import _buffers, _combine, _frames, _jaxapi, _kernels, _values
 from mutarray._form import Form, Points, Selection, Span
 from mutarray._general import read_sharding
 from mutarray._layout import Layout, layout_of
-from mutarray._plan import Part, SpanPart, plan
+from mutarray._plan import Part, SpanPart, covered, plan
 from mutarray._types import Launch
 
 
@@ -53,7 +55,12 @@ class Local(NamedTuple):
 
 
 def _local(
-    form: Form, part: Part, layout: Layout, shifted: bool, alive: np.ndarray | None = None
+    form: Form,
+    part: Part,
+    layout: Layout,
+    shifted: bool,
+    alive: np.ndarray | None = None,
+    exact: bool = False,
 ) -> Local:
     """A part as a selection of its block.
 
@@ -64,6 +71,8 @@ def _local(
         shifted: whether windows that would reach past the end of the value begin earlier, so that
             the value holds them; otherwise all begin with the first position in the block.
         alive: which points count; ``None`` for all.
+        exact: whether the part has a length that a program may be compiled for, so that no window
+            is needed that holds more.
     """
     parts = iter(part.spans)
     dims: list[Span | Points] = []
@@ -73,7 +82,7 @@ def _local(
         if isinstance(dim, Points):
             dims.append(Points())
             continue
-        span, start, offset = _window(dim, next(parts), layout.block_shape[d], shifted)
+        span, start, offset = _window(dim, next(parts), layout.block_shape[d], shifted, exact)
         dims.append(span)
         starts.append(start)
         offsets.append(offset)
@@ -99,10 +108,12 @@ def _local(
     return Local(local, np.asarray(starts, np.int32), points, tuple(offsets), chosen, everything)
 
 
-def _window(span: Span, part: SpanPart, length: int, shifted: bool) -> tuple[Span, int, int]:
+def _window(
+    span: Span, part: SpanPart, length: int, shifted: bool, exact: bool
+) -> tuple[Span, int, int]:
     """The window of static length that holds a part, its start in the block and in the value."""
-    if part.size == span.size:
-        return Span(span.size, span.step), part.start, part.offset
+    if exact or part.size == span.size:
+        return Span(part.size, span.step), part.start, part.offset
     size = min(span.size, -(-length // span.step))
     if part.size == size:  # as a whole block that the span runs through: nothing to mask
         return Span(size, span.step), part.start, part.offset
@@ -114,20 +125,26 @@ def _window(span: Span, part: SpanPart, length: int, shifted: bool) -> tuple[Spa
 def _padded(
     form: Form, chosen: np.ndarray, points: tuple[np.ndarray, ...], layout: Layout
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Points padded to the next power of two with ones that are out of range."""
-    pad = (1 << max(len(chosen) - 1, 0).bit_length()) - len(chosen)
+    """Points padded to the next power of two with ones that are out of range, chosen with -1."""
+    count = len(chosen)
+    size = 1 << max(count - 1, 0).bit_length()
     lengths = [layout.block_shape[d] for d in form.point_dims]
-    return np.pad(chosen, (0, pad)), tuple(
-        np.pad(p, (0, pad), constant_values=n).astype(np.int32)
-        for p, n in zip(points, lengths, strict=True)
-    )
+    out = [np.full(size, -1, np.int64), *(np.full(size, n, np.int32) for n in lengths)]
+    for padded, given in zip(out, (chosen, *points), strict=True):
+        padded[:count] = given
+    return out[0], tuple(out[1:])
 
 
 # Writes ------------------------------------------------------------------------------------------
 
 
 def write_launches(
-    layout: Layout, selection: Selection, value: Any, dtype: Any, op: str = "set"
+    layout: Layout,
+    selection: Selection,
+    value: Any,
+    dtype: Any,
+    op: _combine.Op = "set",
+    memory: str | None = None,
 ) -> list[Launch]:
     """The launches that write a value to a selection, in the order in which they are to be run.
 
@@ -138,7 +155,8 @@ def write_launches(
         selection: where to write; known on the host.
         value: a checked value.
         dtype: the array's.
-        op: one of `_kernels.OPS`.
+        op: what to do with old and new elements.
+        memory: the kind of memory that the blocks lie in; ``None`` for that of the devices.
     """
     form = selection.form
     made = plan(selection, layout)
@@ -147,13 +165,21 @@ def write_launches(
         alive = _last_of_each(selection)
     cut = _values.cutter(value, form, dtype)
     launches: list[Launch] = []
-    for part in made.parts:
-        local = _local(form, part, layout, True, alive)
+    # What is written twice is the same; where points or old elements count, windows are masked.
+    exact = op == "set" and form.points_shape is None
+    parts = [p for part in made.parts for p in covered(part, form, layout)] if exact else made.parts
+    for part in parts:
+        local = _local(form, part, layout, True, alive, exact)
         if local.chosen is not None and not len(local.chosen):
             continue
+        if _combine.is_function(op):  # the one that minds whether points are named twice
+            local = local._replace(form=replace(local.form, unique=form.unique))
         kernel = _write_kernel(local.form, op)
         for shard in part.shards:
             if shard.addressable:
+                if memory is not None:
+                    home = SingleDeviceSharding(shard.device, memory_kind=memory)
+                    kernel = _write_kernel(local.form, op, home)
                 piece = cut(local, shard.device)
                 launches.append((shard.device, kernel, (local.starts, local.points, piece)))
     return launches
@@ -175,15 +201,20 @@ def _last_of_each(selection: Selection) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4096)
-def _write_kernel(form: Form, op: str) -> Callable[..., jax.Array]:
+def _write_kernel(
+    form: Form, op: _combine.Op, home: Sharding | None = None
+) -> Callable[..., jax.Array]:
     def write_block(
         block: jax.Array, starts: jax.Array, points: tuple[jax.Array, ...], value: jax.Array
     ) -> jax.Array:
-        core = jnp.broadcast_to(value.astype(block.dtype), form.core_shape)
+        value = _jaxapi.to_device_memory(value)
+        value = value if _combine.is_function(op) else value.astype(block.dtype)
+        core = jnp.broadcast_to(value, form.core_shape)
         return _kernels.write(block, form, list(starts), points, None, core, op)
 
     # A block that is written whole is not read, but it still says where to write.
-    return jax.jit(write_block, donate_argnums=0, keep_unused=True)
+    # Memory of the host has to be named, or the result goes to the device's.
+    return jax.jit(write_block, donate_argnums=0, keep_unused=True, out_shardings=home)
 
 
 # Reads -------------------------------------------------------------------------------------------
@@ -201,7 +232,7 @@ def read(
         held: gives the block that a device holds.
         layout: of the array; all of it is addressable.
         selection: what to take; known on the host.
-        sharding: of the array.
+        sharding: of the array, in the memory of the devices, where the result goes.
         fill: what stands for elements out of range; ``None`` for JAX's choice.
     """
     form = selection.form

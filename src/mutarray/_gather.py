@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from mutarray import _cast, _kernels
+from mutarray._combine import Op, combine
 from mutarray._form import Selection, with_trailing
 from mutarray._frames import Home, fill_value, frame_of, integers, operands, result_spec
 
@@ -56,7 +57,7 @@ def read(
 
 
 def write(
-    x: jax.Array, home: Home, selection: Selection, value: jax.Array, op: str = "set"
+    x: jax.Array, home: Home, selection: Selection, value: jax.Array, op: Op = "set"
 ) -> jax.Array:
     """The array with a value written to, or combined with, a selection.
 
@@ -65,14 +66,14 @@ def write(
         home: where it lives.
         selection: where to write.
         value: of the array's dtype; broadcasts to the selection's result.
-        op: one of `_kernels.OPS`.
+        op: what to do with old and new elements.
     """
     form = selection.form
     frame = frame_of(x, home)
     if form.is_whole:  # each device has, or gets, what it needs: nothing to gather
         value = value.reshape(_cast.trim(value.shape, x.ndim))
         value = frame.scatter(jnp.broadcast_to(value, x.shape), None)
-        return value if op == "set" else frame.scatter(_kernels.combine(x, value, op), None)
+        return value if op == "set" else frame.scatter(combine(x, value, op), None)
     raw, impl, extra = integers(x)
     selection = with_trailing(selection, extra)
     starts, points, mask = operands(frame, selection)

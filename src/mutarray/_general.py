@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
-from mutarray import _frames, _jaxapi, _traced
+from mutarray import _combine, _frames, _jaxapi, _traced
 from mutarray._buffers import compute_sharding
 from mutarray._form import Form, Selection
 from mutarray._frames import Home
@@ -50,7 +50,7 @@ def write(
     sharding: Sharding,
     selection: Selection,
     value: Any,
-    op: str = "set",
+    op: _combine.Op = "set",
     donate: bool = False,
 ) -> jax.Array:
     """A new array with a value written to a selection.
@@ -60,7 +60,7 @@ def write(
         sharding: its sharding, and that of the result.
         selection: where to write.
         value: a Python, NumPy or JAX value that is checked already.
-        op: one of `_kernels.OPS`.
+        op: what to do with old and new elements.
         donate: whether the new array may take over the buffers of ``x``; otherwise that is left as
             it is.
     """
@@ -68,7 +68,7 @@ def write(
     if isinstance(value, jax.Array):
         value = _near(value, work)
     else:
-        value = np.asarray(value).astype(x.dtype)
+        value = np.asarray(value) if _combine.is_function(op) else np.asarray(value).astype(x.dtype)
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
     writer = _writer(selection.form, Home(x.shape, work), op, place, donate and work is sharding)
     out = writer(_onto(x, work), value, *_operands(selection))
@@ -155,12 +155,15 @@ def _same_mesh(out: NamedSharding, home: Home) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _writer(form: Form, home: Home, op: str, out: Any, donate: bool) -> Callable[..., jax.Array]:
+def _writer(
+    form: Form, home: Home, op: _combine.Op, out: Any, donate: bool
+) -> Callable[..., jax.Array]:
     def write_program(
         x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any]
     ) -> jax.Array:
         selection = Selection(form, tuple(starts), tuple(points))
-        return _traced.write(x, home, selection, value.astype(x.dtype), op)
+        value = value if _combine.is_function(op) else value.astype(x.dtype)
+        return _traced.write(x, home, selection, value, op)
 
     return jax.jit(
         write_program,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -70,6 +71,11 @@ def barriers_hold() -> bool:
     On CPUs before JAX 0.12 XLA drops barriers before it decides what has to be copied.
     """
     return jax.__version_info__ >= (0, 12) or jax.default_backend() != "cpu"
+
+
+def sees_mesh() -> bool:
+    """Whether `without_mesh` would make a difference."""
+    return not (jax.sharding.get_abstract_mesh().empty or in_trace())
 
 
 def without_mesh(work: Callable[..., _T]) -> Callable[..., _T]:
@@ -214,9 +220,38 @@ def blocks(x: jax.Array) -> list[jax.Array]:
     return list(x._arrays)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def is_held_elsewhere(parts: list[jax.Array]) -> bool:
-    """Whether an array that is alive shares a buffer with one of ``parts``, other than these."""
-    mine = {id(x) for x in parts}
+def host_view(block: jax.Array) -> np.ndarray:
+    """A view of a single-device array on a CPU, when all work on it is done; nobody keeps it.
+
+    ``np.asarray`` keeps it in the array, and XLA donates no buffer that is being looked at.
+    """
+    return block._single_device_array_to_np_array_did_copy()[0]  # pyright: ignore
+
+
+def is_shared(x: jax.Array) -> bool:
+    """Whether somebody has an array that shares a buffer with ``x``, other than ``x`` itself."""
+    x = getattr(x, "_base_array", x)  # of PRNG keys
+    if x.size == 0:
+        return False
+    x.__dict__.pop("addressable_shards", None)  # what it holds of itself
+    parts = blocks(x)
+    # Held by x, by the list and by the call that counts; what is in a user's hand comes on top.
+    if any(sys.getrefcount(parts[k]) > 3 for k in range(len(parts)) if parts[k] is not x):
+        return True
+    return is_held_elsewhere(parts, x)
+
+
+def let_go(x: jax.Array) -> None:
+    """Deletes ``x``, and not its buffers, which others share."""
+    x = getattr(x, "_base_array", x)
+    x.__dict__.pop("addressable_shards", None)
+    x._replace_with(jax.device_put(np.zeros(x.shape, x.dtype), x.sharding))  # pyright: ignore
+    x.delete()
+
+
+def is_held_elsewhere(parts: list[jax.Array], whole: jax.Array | None = None) -> bool:
+    """Whether an array shares a buffer with ``parts``, other than these and ``whole``."""
+    mine = {id(x) for x in (*parts, whole)}
     pointers = {x.unsafe_buffer_pointer() for x in parts}
     shape, dtype = parts[0].shape, parts[0].dtype
     for x in jax.live_arrays():
@@ -254,6 +289,19 @@ def batched_device_put(
     return xla_client.batched_device_put(aval, sharding, blocks, devices, True)
 
 
+def adopt(x: np.ndarray, device: jax.Device) -> jax.Array:
+    """``x`` on a device; a CPU works in its memory if that begins at a multiple of 64 bytes.
+
+    So nobody may write to ``x`` afterwards. An argument of a compiled program is copied instead.
+    """
+    return batched_device_put(x.shape, x.dtype, _home(device), [x], [device])
+
+
+@functools.lru_cache(maxsize=1024)
+def _home(device: jax.Device) -> Sharding:
+    return SingleDeviceSharding(device)
+
+
 @functools.lru_cache(maxsize=1024)
 def _aval(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> core.ShapedArray:
     return core.update_aval_with_sharding(core.ShapedArray(shape, dtype), sharding)
@@ -272,6 +320,58 @@ def to_host(x: jax.Array) -> np.ndarray:
     """The values of a concrete array, also while a trace is running."""
     with core.eval_context():
         return np.asarray(x)
+
+
+# Host memory -------------------------------------------------------------------------------------
+
+
+def is_on_host(x: jax.Array) -> bool:
+    """Whether the type of ``x`` says that it lies in host memory.
+
+    What the CPU backend calls ``unpinned_host`` has the type of device memory, and needs no moves.
+    """
+    return core.typeof(x).memory_space == core.MemorySpace.Host
+
+
+def to_device_memory(x: jax.Array) -> jax.Array:
+    """``x`` in device memory, inside a compiled program."""
+    return jax.device_put(x, core.MemorySpace.Device) if is_on_host(x) else x
+
+
+def to_memory_of(x: jax.Array, other: jax.Array) -> jax.Array:
+    """``x``, which is in device memory, in that of ``other``, inside a compiled program."""
+    return jax.device_put(x, core.MemorySpace.Host) if is_on_host(other) else x
+
+
+@functools.lru_cache(maxsize=64)
+@without_mesh
+def runs_in_memory(platform: str, memory_kind: str) -> bool:
+    """Whether compiled programs can write to a part of an array in this memory, in place.
+
+    Found out by trying, once: JAX 0.9 cannot on CPUs, where its programs lack
+    ``annotate_device_placement``, and backends differ.
+    """
+    device = jax.local_devices(backend=platform)[0]
+    home = SingleDeviceSharding(device, memory_kind=memory_kind)
+
+    def write(x: jax.Array, at: jax.Array) -> jax.Array:
+        def step(k: Any, x: jax.Array) -> jax.Array:
+            old = to_device_memory(jax.lax.dynamic_slice(x, [at + k], [1]))
+            return jax.lax.dynamic_update_slice(x, to_memory_of(old + 1, x), [at + k])
+
+        return jax.lax.fori_loop(0, 2, step, x)
+
+    try:
+        with core.eval_context():
+            x = jax.device_put(np.arange(4096, dtype=np.int32), home, may_alias=False)
+            program = jax.jit(write, donate_argnums=0, out_shardings=home)
+            memory = program.lower(x, np.int32(5)).compile().memory_analysis()
+            out = program(x, np.int32(5))
+            moved = np.flatnonzero(np.asarray(out) - np.arange(4096))
+    except Exception:  # whatever a backend says that lacks it
+        return False
+    in_place = memory is None or memory.temp_size_in_bytes < x.nbytes
+    return in_place and out.sharding == home and moved.tolist() == [5, 6]
 
 
 # Eager shard_map ---------------------------------------------------------------------------------

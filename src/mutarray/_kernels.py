@@ -16,11 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from mutarray import _points
+from mutarray import _jaxapi, _points
 from mutarray._cast import trim
-from mutarray._form import Form, Span
+from mutarray._combine import Op, combine
+from mutarray._form import Form, Points, Span
 
 Operands = Sequence[Any]
 
@@ -88,9 +90,9 @@ def _extents(form: Form) -> tuple[int, ...]:
 
 
 def _window(x: jax.Array, bases: Operands, extents: tuple[int, ...]) -> jax.Array:
-    if extents == x.shape:
-        return x
-    return lax.dynamic_slice(x, [jnp.asarray(b) for b in _same_type(bases)], extents)
+    if extents != x.shape:
+        x = lax.dynamic_slice(x, [jnp.asarray(b) for b in _same_type(bases)], extents)
+    return _jaxapi.to_device_memory(x)
 
 
 def _same_type(bases: Operands) -> list[jax.Array]:
@@ -137,30 +139,71 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
         keep = along if keep is None else keep & along
     if keep is not None:
         sub = jnp.where(keep, sub, _window(x, bases, extents))
+    sub = _jaxapi.to_memory_of(sub, x)
     if extents == x.shape:
         return sub
     return lax.dynamic_update_slice(x, sub, _same_type(bases))
 
 
-# Combining ---------------------------------------------------------------------------------------
-
-_COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    "set": lambda old, new: new,
-    "add": jnp.add,
-    "multiply": jnp.multiply,
-    "min": jnp.minimum,
-    "max": jnp.maximum,
-}
-
-
-def combine(old: jax.Array, new: jax.Array, op: str) -> jax.Array:
-    """Old and new elements under one of `OPS`."""
-    return _COMBINE[op](old, new)
-
-
 def sub_shape(form: Form) -> tuple[int, ...]:
-    """The shape of what the spans take."""
+    """The shape of one point's window: the spans' sizes."""
     return form.core_shape[len(form.points_shape or ()) :]
+
+
+# Points of a block in host memory ----------------------------------------------------------------
+
+STEP_BYTES = 1 << 16
+"""What can be moved between memories in the time of one step of a loop, roughly."""
+
+
+def _one_by_one(x: jax.Array, form: Form) -> bool:
+    """Whether points are better read or written in a loop than by moving what they index whole."""
+    if not _jaxapi.is_on_host(x):
+        return False
+    window = math.prod(span.extent for span in form.spans) * x.dtype.itemsize
+    return math.prod(form.points_shape or ()) * max(window, STEP_BYTES) < x.nbytes
+
+
+def _single(form: Form) -> Form:
+    """One point as a selection of spans; out of range it is not written, or read as the fill."""
+    point = Span(1, rule="loose")
+    dims = tuple(point if isinstance(dim, Points) else dim for dim in form.dims)
+    return Form(form.shape, dims, None, 0, (), ())
+
+
+def _starts_of(form: Form, starts: Operands, positions: list[jax.Array], k: Any) -> list[Any]:
+    """The starts of the spans of `_single` for point ``k``."""
+    spans, points = iter(starts), iter(positions)
+    return [next(points)[k] if isinstance(dim, Points) else next(spans) for dim in form.dims]
+
+
+def _read_one_by_one(
+    x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any
+) -> jax.Array:
+    positions, single = _points.positions_of(form, points), _single(form)
+
+    def step(k: Any, out: jax.Array) -> jax.Array:
+        window = read_spans(x, single, _starts_of(form, starts, positions, k), fill)
+        return lax.dynamic_update_index_in_dim(out, window.reshape(sub_shape(form)), k, 0)
+
+    count = math.prod(form.points_shape or ())
+    out = lax.fori_loop(0, count, step, jnp.zeros((count, *sub_shape(form)), x.dtype))
+    return out.reshape(form.core_shape)
+
+
+def _write_one_by_one(
+    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: Op
+) -> jax.Array:
+    """In order: of an assignment the last one stays, whatever the index arrays hold."""
+    positions, single = _points.positions_of(form, points), _single(form)
+    count = math.prod(form.points_shape or ())
+    core = core.reshape(count, *single.core_shape)
+
+    def step(k: Any, x: jax.Array) -> jax.Array:
+        at = _starts_of(form, starts, positions, k)
+        return write(x, single, at, (), None, core[k], op)
+
+    return lax.fori_loop(0, count, step, x)
 
 
 # Whole reads and writes --------------------------------------------------------------------------
@@ -179,7 +222,9 @@ def read(x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any
     if math.prod(form.core_shape) == 0:
         return jnp.zeros(form.core_shape, x.dtype)
     if form.point_dims:
-        return _points.pick(x, form, starts, points, fill)
+        if _one_by_one(x, form):
+            return _read_one_by_one(x, form, starts, points, fill)
+        return _points.pick(_jaxapi.to_device_memory(x), form, starts, points, fill)
     sub = read_spans(x, form, starts, fill)
     return jnp.broadcast_to(sub, form.core_shape)  # boolean scalars alone add axes of their own
 
@@ -191,7 +236,7 @@ def write(
     points: Operands,
     mask: Any,
     core: jax.Array,
-    op: str = "set",
+    op: Op = "set",
 ) -> jax.Array:
     """The block with ``core`` written to, or combined with, the selected elements.
 
@@ -201,23 +246,26 @@ def write(
         starts: for each span its start.
         points: for each dimension with an index array that array.
         mask: a boolean array over ``form.mask_dims``, or ``None``.
-        core: the value in canonical order, of the block's dtype.
-        op: one of `OPS`.
+        core: the value in canonical order; of the block's dtype, unless ``op`` is a function.
+        op: what to do with old and new elements.
     """
     if math.prod(form.core_shape) == 0 or x.size == 0:
         return x
     if form.point_dims:
-        return _points.place(x, form, starts, points, core, op)
+        if _one_by_one(x, form):
+            return _write_one_by_one(x, form, starts, points, core, op)
+        work = _jaxapi.to_device_memory(x)
+        return _jaxapi.to_memory_of(_points.place(work, form, starts, points, core, op), x)
     if op == "set" and form.points_shape is None:
         return write_spans(x, form, starts, core)
     sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
     if form.mask_dims is not None:
         inside = jnp.expand_dims(mask, [d for d in range(x.ndim) if d not in form.mask_dims])
         value = core.reshape(sub_shape(form))
-        sub = jnp.where(inside, _COMBINE[op](sub, value), sub)
+        sub = jnp.where(inside, combine(sub, value, op), sub)
     elif form.points_shape is None:
-        sub = _COMBINE[op](sub, core)
+        sub = combine(sub, core, op)
     else:  # boolean scalars alone: the same place, once for each
         for each in core.reshape(-1, *sub_shape(form)):
-            sub = _COMBINE[op](sub, each)
+            sub = combine(sub, each, op)
     return write_spans(x, form, starts, sub)

@@ -36,9 +36,11 @@ class Shard:
     addressable: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """How an array of ``shape`` lies on its devices.
+
+    `layout_of` gives the same object again, so one is equal to itself alone, and hashes fast.
 
     Attributes:
         shape: the shape of the whole array.

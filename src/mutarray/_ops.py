@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mutarray import _cast, _eager, _general, _jaxapi, _quick, _traced
+from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _quick, _traced
 from mutarray._cell import BufferCell
 from mutarray._form import Selection
+from mutarray._combine import Op, is_function
 from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell
@@ -24,7 +25,6 @@ def _is_eager(cell: Cell) -> bool:
     return isinstance(cell, BufferCell) and not _jaxapi.in_trace()
 
 
-@_jaxapi.without_mesh
 def get(
     cell: Cell,
     index: Index,
@@ -34,6 +34,8 @@ def get(
     out_sharding: Any = None,
 ) -> jax.Array:
     """What ``index`` takes from the array; a read of all of it outside a trace is a snapshot."""
+    if _jaxapi.sees_mesh():
+        return _jaxapi.without_mesh(get)(cell, index, mode, wrap, fill, out_sharding)
     if mode is None and wrap and fill is None and out_sharding is None:
         value = _get_quickly(cell, index)
         if value is not None:
@@ -52,20 +54,20 @@ def get(
         if selection.form.is_whole:
             whole = cell.snapshot()
             return whole if out is None else jax.device_put(whole, out)
-        if cell.is_local and out is None:
-            return _eager.read(cell.block, cell.layout, selection, cell.sharding, fill)
+        if (cell.is_local or cell.memory) and out is None:
+            return _eager.read(cell.block, cell.layout, selection, cell.work, fill)
         return _general.read(cell.array(), cell.sharding, selection, fill, out)
 
 
 def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
-    """A box of one block; ``None`` where the index is none."""
+    """A box; ``None`` where the index names none."""
     if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
         return None
-    box = _quick.box_of(cell.layout, index)
+    box = _boxes.box_of(cell.layout, index, covered=False)
     if box is None:
         return None
     with cell.lock:
-        return _quick.read(cell.block, cell.sharding, box)
+        return _quick.read(cell.block, cell.layout, cell.sharding, box)
 
 
 def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
@@ -88,7 +90,6 @@ def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
     return given
 
 
-@_jaxapi.without_mesh
 def put(
     cell: Cell,
     index: Index,
@@ -96,20 +97,25 @@ def put(
     mode: str | None = None,
     wrap: bool = True,
     unique: bool = False,
-    op: str = "set",
+    op: Op = "set",
 ) -> None:
     """Writes ``value`` where ``index`` points, or combines it with what is there."""
+    if _jaxapi.sees_mesh():
+        return _jaxapi.without_mesh(put)(cell, index, value, mode, wrap, unique, op)
     if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
         return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
-    value = _checked(cell, selection, value, op)
+    write(cell, selection, _checked(cell, selection, value, op), op)
+
+
+def write(cell: Cell, selection: Selection, value: Any, op: Op) -> None:
+    """Writes a checked value to a selection, or combines it with what is there."""
     if 0 in selection.form.result_shape:  # JAX 0.9 fails to compile a write to an empty array
         return
     if not _is_eager(cell):
+        value = jnp.asarray(value) if is_function(op) else _cast_to(value, cell.dtype)
         old = cell.traced_value()
-        cell.traced_replace(
-            _traced.write(old, cell.home, selection, _cast_to(value, cell.dtype), op, cell.reads)
-        )
+        cell.traced_replace(_traced.write(old, cell.home, selection, value, op, cell.reads))
         return
     assert isinstance(cell, BufferCell)
     with cell.lock:
@@ -117,31 +123,31 @@ def put(
 
 
 def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
-    """Writes a value that needs no check to a box of one block; ``False`` where it is neither."""
+    """Writes a value that needs no check the short way; ``False`` where there is none."""
     if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
         return False
-    box = _quick.box_of(cell.layout, index)
-    if box is None:
+    launches = _quick.launches(cell.layout, index, value, cell.dtype)
+    if launches is None:
         return False
-    value = _quick.value_of(value, box, cell.dtype)
-    if value is None:
-        return False
-    write, operands = _quick.writer(box.sizes), (value, *box.starts)
-    launches = [(shard.device, write, operands) for shard in box.shards]
     with cell.lock:
         cell.run(launches)
     return True
 
 
-def _write(cell: BufferCell, selection: Selection, value: Any, op: str) -> None:
-    if not cell.is_local:
+def _write(cell: BufferCell, selection: Selection, value: Any, op: Op) -> None:
+    if not cell.is_local and (cell.memory is None or selection.form.is_whole):
         cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
     elif selection.form.is_whole:
         cell.run_whole(
             lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
         )
     else:
-        cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op))
+        dtype = value.dtype if is_function(op) else cell.dtype
+        launches = _eager.write_launches(cell.layout, selection, value, dtype, op, cell.memory)
+        if is_function(op):  # what it raises, it raises before the first block is written
+            for device, kernel, operands in launches:
+                jax.eval_shape(kernel, cell.block(device), *operands)
+        cell.run(launches)
 
 
 @_jaxapi.without_mesh

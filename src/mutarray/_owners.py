@@ -29,6 +29,7 @@ from jax.sharding import PartitionSpec
 
 from mutarray import _exact, _kernels, _order, _points
 from mutarray._cast import trim
+from mutarray._combine import Op
 from mutarray._form import Form, Points, Span
 from mutarray._types import Shape
 
@@ -269,7 +270,7 @@ def _turned(x: jax.Array, axis: int, lane: Lane) -> jax.Array:
 def write(
     form: Form,
     lanes: Sequence[Lane],
-    op: str,
+    op: Op,
     broadcast: Sequence[bool],
     block: jax.Array,
     starts: Sequence[Any],
@@ -283,7 +284,7 @@ def write(
     Args:
         form: what is selected from the whole array.
         lanes: how its dimensions are split.
-        op: one of `_kernels.OPS`.
+        op: what to do with old and new elements.
         broadcast: along which axes of the core the value is to be broadcast, as `broadcast_axes`
             says of the whole value.
         block: the device's own.

@@ -7,12 +7,13 @@ what is traced is decided on the devices, by the same rules (`_traced`).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from mutarray._form import Points, Selection, Span
+from mutarray._form import Form, Points, Selection, Span
 from mutarray._layout import Layout, Shard
 
 
@@ -90,25 +91,31 @@ def plan(selection: Selection, layout: Layout) -> Plan:
         return Plan(_parts(selection, layout, np.arange(count), ()) if count else ())
     dims = form.point_dims
     inside = np.ones(count, bool)
-    blocks = np.zeros((len(dims), count), np.int64)
-    for k, (d, p) in enumerate(zip(dims, points, strict=True)):
+    blocks = np.zeros(count, np.int64)  # the place of the block, counted through
+    for d, p in zip(dims, points, strict=True):
         inside &= (p >= 0) & (p < layout.shape[d])
-        blocks[k] = p // max(layout.block_shape[d], 1)
+        blocks = blocks * layout.counts[d] + p // max(layout.block_shape[d], 1)
     chosen = np.flatnonzero(inside)
-    if not len(chosen):
-        return Plan(())
     parts: list[Part] = []
-    keys, group = np.unique(blocks[:, chosen], axis=1, return_inverse=True)
-    order = np.argsort(group.ravel(), kind="stable")
-    bounds = np.searchsorted(group.ravel()[order], np.arange(keys.shape[1] + 1))
-    for g in range(keys.shape[1]):
-        mine = chosen[order[bounds[g] : bounds[g + 1]]]
-        place = {d: int(keys[k, g]) for k, d in enumerate(dims)}
+    for block, mine in _grouped(blocks, chosen):
+        place: dict[int, int] = {}
+        for d in reversed(dims):
+            block, place[d] = divmod(block, layout.counts[d])
         local = tuple(
             p[mine] - place[d] * layout.block_shape[d] for d, p in zip(dims, points, strict=True)
         )
         parts.extend(_parts(selection, layout, mine, local, place))
     return Plan(tuple(parts))
+
+
+def _grouped(blocks: np.ndarray, chosen: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """The points of each block, blocks in ascending order, points in the order that they have."""
+    mine = blocks[chosen]
+    order = np.argsort(mine, kind="stable")
+    chosen, mine = chosen[order], mine[order]
+    bounds = [*np.flatnonzero(np.diff(mine, prepend=-1)), len(mine)]
+    for first, end in itertools.pairwise(bounds):
+        yield int(mine[first]), chosen[first:end]
 
 
 def _parts(
@@ -152,3 +159,31 @@ def span_parts(span: Span, start: int, n: int, length: int) -> list[tuple[int, S
         parts.append((block, SpanPart(position - block * length, end - first, span.step, first)))
         first = end
     return parts
+
+
+def covers(size: int) -> list[tuple[int, int]]:
+    """Starts and lengths that cover ``size`` positions; the lengths are one power of two.
+
+    One window, or two that overlap. What is compiled for lengths is then compiled for the powers of
+    two alone, and it does no harm that a position gets its element twice.
+    """
+    length = 1 << (size.bit_length() - 1)
+    return [(0, length)] if length == size else [(0, length), (size - length, length)]
+
+
+def covered(part: Part, form: Form, layout: Layout) -> list[Part]:
+    """A part as parts that overlap, whose spans have few lengths.
+
+    These are those of the whole span, of the whole block, and powers of two.
+    """
+    along: list[list[SpanPart]] = []
+    for span, mine, d in zip(form.spans, part.spans, form.span_dims, strict=True):
+        fits = (span.size, -(-layout.block_shape[d] // span.step))
+        windows = [(0, mine.size)] if mine.size in fits else covers(mine.size)
+        along.append(
+            [
+                SpanPart(mine.start + ahead * mine.step, size, mine.step, mine.offset + ahead)
+                for ahead, size in windows
+            ]
+        )
+    return [replace(part, spans=spans) for spans in itertools.product(*along)]

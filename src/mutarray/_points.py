@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from mutarray._combine import Op, combine, is_function
 from mutarray._form import Form, Points, Span
+from mutarray._rounds import in_rounds, most_often
 
 Operands = Sequence[Any]
 
@@ -72,9 +74,13 @@ def _without_repeats(form: Form, points: Operands) -> tuple[Form, list[jax.Array
     first, *others = positions_of(form, points)
     away = form.shape[form.point_dims[0]] + jnp.arange(len(first), dtype=first.dtype)
     first = jnp.where(last_of_each([first, *others]), first, away)
+    return _flat(form, len(first)), [first, *others]
+
+
+def _flat(form: Form, count: int) -> Form:
+    """The form of ``count`` positions that `positions_of` gave."""
     dims = tuple(dim if isinstance(dim, Span) else Points() for dim in form.dims)
-    form = replace(form, dims=dims, points_shape=(len(first),), rule="drop")
-    return form, [first, *others]
+    return replace(form, dims=dims, points_shape=(count,), rule="drop")
 
 
 class _Windows(NamedTuple):
@@ -214,8 +220,6 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
 }
 
 
-OPS = tuple(_SCATTERS)
-
 
 def _identity(op: str, dtype: Any) -> Any:
     """What an element is combined with to stay as it is."""
@@ -230,7 +234,7 @@ def _identity(op: str, dtype: Any) -> Any:
 
 
 def place(
-    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: str
+    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: Op
 ) -> jax.Array:
     """A block with ``core`` put, or combined with what is there, where the index arrays point.
 
@@ -239,20 +243,48 @@ def place(
         form: what to select.
         starts: for each span its start.
         points: for each dimension with an index array that array.
-        core: the value in canonical order, of the block's dtype.
-        op: one of `OPS`.
+        core: the value in canonical order; of the block's dtype, unless ``op`` is a function.
+        op: what to do with old and new elements.
     """
     count = math.prod(form.points_shape or ())
     core = core.reshape(count, *core.shape[len(form.points_shape or ()) :])
+    if is_function(op):
+        return _place_in_rounds(x, form, starts, points, core, op)
     if op == "set" and not form.unique and count > 1:
         form, points = _without_repeats(form, points)
+    return _scatter(x, form, starts, points, core, op)
+
+
+def _place_in_rounds(
+    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: Op
+) -> jax.Array:
+    count = math.prod(form.points_shape or ())
+    known = None
+    if form.unique or count == 1:
+        known = 1
+    elif all(isinstance(p, np.ndarray) for p in points):
+        shape = form.points_shape or ()
+        known = most_often([np.broadcast_to(p, shape).ravel() for p in points])
+    flat = _flat(form, count)
+
+    def step(x: jax.Array, at: list[jax.Array]) -> jax.Array:
+        old = pick(x, flat, starts, at, jnp.zeros((), x.dtype))
+        return _scatter(x, flat, starts, at, combine(old, core, op), "set")
+
+    lengths = tuple(form.shape[d] for d in form.point_dims)
+    return in_rounds(x, lengths, positions_of(form, points), known, step)
+
+
+def _scatter(
+    x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: str
+) -> jax.Array:
+    """``core``, one window for each point, written to points that differ, or combined with them."""
     at = _windows(form, starts, points)
     update = jnp.transpose(core, [at.order.index(axis) for axis in range(len(at.order))])
     for axis, shift in at.shifts.items():
         update, inside = _shifted(update, axis, -shift)
-        update = jnp.where(
-            inside, update, _gather(x, at) if op == "set" else _identity(op, x.dtype)
-        )
+        kept = _gather(x, at) if op == "set" else _identity(op, x.dtype)
+        update = jnp.where(inside, update, kept)
     if x.dtype == jnp.bool_ and op in ("add", "multiply"):  # XLA adds no booleans
         op = "max" if op == "add" else "min"
     lead = at.indices.ndim - 1

@@ -45,6 +45,7 @@ class _Draft:
     traced: bool = False
     mask: Any = None
     mask_dims: tuple[int, ...] | None = None
+    from_mask: int = 0
     error: OutOfBoundsError | None = None
 
     @property
@@ -136,9 +137,14 @@ def _all_differ(draft: _Draft, points_shape: Shape | None) -> bool:
     """Whether index arrays that are known on the host name no position twice."""
     if not draft.points or points_shape is None:
         return False
-    flat = [np.broadcast_to(p, points_shape).ravel() for p in draft.points]
-    keys = flat[0] if len(flat) == 1 else np.stack(flat, axis=1)
-    return len(np.unique(keys, axis=0)) == len(keys)
+    if draft.from_mask and len(draft.arrays) == draft.from_mask:
+        return True
+    dims = [d for d, dim in enumerate(draft.dims) if isinstance(dim, Points)]
+    keys = np.zeros(points_shape, np.int64)
+    for d, p in zip(dims, draft.points, strict=True):  # a place past the end stands for all outside
+        keys = keys * (draft.shape[d] + 1) + p
+    keys = np.sort(keys, axis=None)
+    return bool((keys[1:] != keys[:-1]).all())
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
@@ -283,6 +289,7 @@ def _read_mask(draft: _Draft, item: Item, has_arrays: bool) -> None:
                 f"is {wanted} but size of corresponding boolean axis is {given}"
             )
     if isinstance(mask, np.ndarray):
+        draft.from_mask = mask.ndim  # of all index arrays, if there is no other: all differ
         for where in np.nonzero(mask):
             _read_array(draft, Item("array", where, 1), has_arrays)
         return

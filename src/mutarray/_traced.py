@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mutarray import _cast, _gather, _jaxapi, _order, _owners
+from mutarray._combine import Op
 from mutarray._form import Form, Selection, with_trailing
 from mutarray._frames import Frame, Home, fill_value, frame_of, integers, operands, result_spec
 from mutarray._layout import split_axes
@@ -128,7 +129,7 @@ def write(
     home: Home,
     selection: Selection,
     value: jax.Array,
-    op: str = "set",
+    op: Op = "set",
     reads: Tokens | None = None,
 ) -> jax.Array:
     """The array with a value written to, or combined with, a selection.
@@ -138,7 +139,7 @@ def write(
         home: where it lives.
         selection: where to write.
         value: of the array's dtype; broadcasts to the selection's result.
-        op: one of `_kernels.OPS`.
+        op: what to do with old and new elements.
         reads: what has to come first.
     """
     form = selection.form

@@ -46,11 +46,11 @@ def cutter(value: Any, form: Form, dtype: Any) -> Cutter:
         dtype: the array's.
     """
     if not isinstance(value, jax.Array):
-        value = np.asarray(value).astype(dtype)
+        value = np.asarray(value).astype(dtype, copy=False)
         if value.ndim == 0:
             return lambda wanted, device: value
         core = _host_core(value, form)
-        return lambda wanted, device: _cut_host(core, wanted)
+        return lambda wanted, device: _cut_host(core, wanted, device)
     return _DeviceCutter(value, form)
 
 
@@ -67,12 +67,32 @@ def _host_core(value: np.ndarray, form: Form) -> np.ndarray:
     return value if form.points_shape is None else value.reshape((math.prod(core[:p]), *core[p:]))
 
 
-def _cut_host(core: np.ndarray, wanted: Wanted) -> np.ndarray:
+def _cut_host(core: np.ndarray, wanted: Wanted, device: jax.Device) -> jax.Array | np.ndarray:
     sizes = [span.size for span in wanted.form.spans]
     window = tuple(slice(o, o + n) for o, n in zip(wanted.offsets, sizes, strict=True))
     if wanted.chosen is None:
         return np.asarray(core[window], order="C")
-    return np.asarray(core[(slice(None), *window)][wanted.chosen], order="C")
+    core = core[(slice(None), *window)]
+    if device.platform == "cpu" and math.prod(sizes) * core.itemsize >= _WIDE:
+        return _jaxapi.adopt(_picked(core, wanted.chosen), device)
+    return np.asarray(core[wanted.chosen], order="C")
+
+
+_WIDE = 4096
+"""From so many bytes for each point on, it pays to copy point by point."""
+
+
+def _picked(core: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """``core[chosen]`` at an address that a CPU device can take over; padding is left undefined."""
+    shape = (len(chosen), *core.shape[1:])
+    size = math.prod(shape) * core.itemsize
+    room = np.empty(size + 64, np.uint8)
+    first = -room.ctypes.data % 64
+    out = room[first : first + size].view(core.dtype).reshape(shape)
+    for k, point in enumerate(chosen.tolist()):
+        if point >= 0:
+            out[k] = core[point]
+    return out
 
 
 class _DeviceCutter:
@@ -109,7 +129,7 @@ class _DeviceCutter:
 @functools.lru_cache(maxsize=4096)
 def _cut_kernel(form: Form, sizes: tuple[int, ...]) -> Callable[..., jax.Array]:
     def cut(value: jax.Array, offsets: jax.Array, chosen: jax.Array | None) -> jax.Array:
-        core = _kernels.to_core(value, form)
+        core = _kernels.to_core(_jaxapi.to_device_memory(value), form)
         starts = list(offsets)
         if chosen is None:
             return jax.lax.dynamic_slice(core, starts, sizes)

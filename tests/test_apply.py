@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 import mutarray as mu
 from mutarray._array import cell_of
 from mutarray._plan import plan
-from mutarray._points import most_often, rank_of_each
+from mutarray._rounds import most_often, rank_of_each
 from mutarray._select import select
 from tests.support import KINDS, P, indices, layouts, mesh, numpy_take
 

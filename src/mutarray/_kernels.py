@@ -11,12 +11,11 @@ gather and scatter (`_points`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from mutarray import _jaxapi, _points

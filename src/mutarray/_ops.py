@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _quick, _traced
 from mutarray._cell import BufferCell
-from mutarray._form import Selection
 from mutarray._combine import Op, is_function
+from mutarray._form import Selection
 from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell

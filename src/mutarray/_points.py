@@ -220,7 +220,6 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
 }
 
 
-
 def _identity(op: str, dtype: Any) -> Any:
     """What an element is combined with to stay as it is."""
     if op in ("add", "multiply"):

@@ -217,8 +217,10 @@ def combine(old: jax.Array, new: jax.Array, op: Op) -> jax.Array:
     return op(old, new).astype(old.dtype) if is_function(op) else _COMBINE[op](old, new)
 
 
-def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: Op) -> jax.Array:
-    """The sub-array with ``core`` put where the index arrays point."""
+def _place(
+    sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: Op, starts: Operands = ()
+) -> jax.Array:
+    """The sub-array, or the block that it starts in, with ``core`` put where the points are."""
     count = math.prod(form.points_shape or ())
     core = core.reshape(count, *sub_shape(form))
     if not form.point_dims:  # boolean scalars alone: the same place, ``count`` times
@@ -236,7 +238,7 @@ def _place(sub: jax.Array, form: Form, points: Operands, core: jax.Array, op: Op
         unique = True
     if sub.dtype == jnp.bool_ and op in ("add", "multiply"):  # XLA adds no booleans
         op = "max" if op == "add" else "min"
-    return scatter(sub, form, positions, core, op, unique and op == "set")
+    return scatter(sub, form, positions, core, op, unique and op == "set", starts)
 
 
 def _rounds_known(form: Form, points: Operands) -> int | None:
@@ -374,6 +376,9 @@ def write(
         return write_spans(x, form, starts, core)
     if _one_by_one(x, form):
         return _write_one_by_one(x, form, starts, points, core, op)
+    plain = all(span.rule == "exact" and span.step == 1 for span in form.spans)
+    if form.point_dims and plain and isinstance(op, str):  # no copy of what lies between the points
+        return _place(x, form, points, core, op, starts)
     sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
     if form.mask_dims is not None:
         inside = jnp.expand_dims(mask, [d for d in range(x.ndim) if d not in form.mask_dims])

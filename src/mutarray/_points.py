@@ -7,7 +7,7 @@ write of all its points are as good as one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -43,17 +43,28 @@ def gather(sub: jax.Array, form: Form, positions: list[jax.Array]) -> jax.Array:
 
 
 def scatter(
-    sub: jax.Array, form: Form, positions: list[jax.Array], core: jax.Array, op: str, unique: bool
+    sub: jax.Array,
+    form: Form,
+    positions: list[jax.Array],
+    core: jax.Array,
+    op: str,
+    unique: bool,
+    starts: Sequence[Any] = (),
 ) -> jax.Array:
-    """Windows written to, or combined with, the points; those out of range are dropped."""
+    """Windows written to, or combined with, the points; those out of range are dropped.
+
+    With ``starts`` the windows begin there along the spans, rather than at 0.
+    """
+    first = positions[0]
+    along = [jnp.broadcast_to(jnp.asarray(s, first.dtype), first.shape) for s in starts]
     return _SCATTERS[op](
         sub,
-        jnp.stack(positions, axis=-1),
+        jnp.stack([*positions, *along], axis=-1),
         core,
         lax.ScatterDimensionNumbers(
             update_window_dims=tuple(range(1, core.ndim)),
             inserted_window_dims=form.point_dims,
-            scatter_dims_to_operand_dims=form.point_dims,
+            scatter_dims_to_operand_dims=form.point_dims + (form.span_dims if along else ()),
         ),
         unique_indices=unique,
         mode="drop",

@@ -232,7 +232,16 @@ def test_writes_stay_in_place_and_on_the_touched_shards(index: Any, value: Any, 
 
 
 @pytest.mark.parametrize(
-    "index", [(5, 3), slice(5, 6), slice(3, 6), slice(0, 16, 3), np.array([1, 5])], ids=str
+    "index",
+    [
+        (5, 3),
+        slice(5, 6),
+        slice(3, 6),
+        slice(0, 16, 3),
+        np.array([1, 5]),
+        (np.array([1, 5]), slice(3, 90)),
+    ],
+    ids=str,
 )
 def test_kernels_alias_their_block_and_need_no_copy_of_it(index: Any) -> None:
     m = mu.zeros((1024, 512), sharding=NamedSharding(mesh((4, 2), "ij"), P("i", "j")))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 import mutarray as mu
-from mutarray import _eager, _jaxapi, _kernels
+from mutarray import _eager, _kernels
 from mutarray._array import cell_of
 from mutarray._plan import plan
 from mutarray._select import select
@@ -202,7 +202,7 @@ def test_writes_stay_in_place_and_on_the_touched_shards(memory: str, spec: P, in
 
 
 def in_shards(memory: str) -> bool:
-    return _jaxapi.runs_in_memory("cpu", memory)
+    return _buffers.runs_in_memory("cpu", memory)
 
 
 def test_who_can_and_who_cannot() -> None:

@@ -34,6 +34,7 @@ CORE = [
     "_gather",
     "_exact",
     "_order",
+    "_lanes",
     "_owners",
     "_traced",
     "_buffers",

@@ -33,7 +33,7 @@ def host_memory(sharding: Sharding) -> str | None:
     """The kind of the host memory that it names, if programs can work there in place."""
     platform = next(iter(sharding.device_set)).platform
     kind = sharding.memory_kind
-    return kind if kind is not None and _jaxapi.runs_in_memory(platform, kind) else None
+    return kind if kind is not None and runs_in_memory(platform, kind) else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -111,3 +111,34 @@ def take_over(x: jax.Array, sharding: Sharding) -> jax.Array:
     out = copy(x, sharding)
     x.delete()
     return out
+
+
+@functools.lru_cache(maxsize=64)
+@_jaxapi.without_mesh
+def runs_in_memory(platform: str, memory_kind: str) -> bool:
+    """Whether compiled programs can write to a part of an array in this memory, in place.
+
+    Found out by trying, once: JAX 0.9 cannot on CPUs, where its programs lack
+    ``annotate_device_placement``, and backends differ.
+    """
+    device = jax.local_devices(backend=platform)[0]
+    home = SingleDeviceSharding(device, memory_kind=memory_kind)
+
+    def write(x: jax.Array, at: jax.Array) -> jax.Array:
+        def step(k: Any, x: jax.Array) -> jax.Array:
+            old = _jaxapi.to_device_memory(jax.lax.dynamic_slice(x, [at + k], [1]))
+            return jax.lax.dynamic_update_slice(x, _jaxapi.to_memory_of(old + 1, x), [at + k])
+
+        return jax.lax.fori_loop(0, 2, step, x)
+
+    try:
+        with jax.ensure_compile_time_eval():
+            x = jax.device_put(np.arange(4096, dtype=np.int32), home, may_alias=False)
+            program = jax.jit(write, donate_argnums=0, out_shardings=home)
+            memory = program.lower(x, np.int32(5)).compile().memory_analysis()
+            out = program(x, np.int32(5))
+            moved = np.flatnonzero(np.asarray(out) - np.arange(4096))
+    except Exception:  # whatever a backend says that lacks it
+        return False
+    in_place = memory is None or memory.temp_size_in_bytes < x.nbytes
+    return in_place and out.sharding == home and moved.tolist() == [5, 6]

@@ -165,8 +165,8 @@ def write_launches(
         alive = _last_of_each(selection)
     cut = _values.cutter(value, form, dtype)
     launches: list[Launch] = []
-    # What is written twice is the same; where points or old elements count, windows are masked.
-    exact = op == "set" and form.points_shape is None
+    # What is written twice is the same; where old elements count, windows are masked instead.
+    exact = op == "set"
     parts = [p for part in made.parts for p in covered(part, form, layout)] if exact else made.parts
     for part in parts:
         local = _local(form, part, layout, True, alive, exact)

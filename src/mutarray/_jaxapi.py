@@ -87,7 +87,7 @@ def without_mesh(work: Callable[..., _T]) -> Callable[..., _T]:
 
     @functools.wraps(work)
     def run(*args: Any, **kwargs: Any) -> _T:
-        if jax.sharding.get_abstract_mesh().empty or in_trace():
+        if not sees_mesh():
             return work(*args, **kwargs)
         with jax.set_mesh(empty_concrete_mesh):
             return work(*args, **kwargs)
@@ -341,37 +341,6 @@ def to_device_memory(x: jax.Array) -> jax.Array:
 def to_memory_of(x: jax.Array, other: jax.Array) -> jax.Array:
     """``x``, which is in device memory, in that of ``other``, inside a compiled program."""
     return jax.device_put(x, core.MemorySpace.Host) if is_on_host(other) else x
-
-
-@functools.lru_cache(maxsize=64)
-@without_mesh
-def runs_in_memory(platform: str, memory_kind: str) -> bool:
-    """Whether compiled programs can write to a part of an array in this memory, in place.
-
-    Found out by trying, once: JAX 0.9 cannot on CPUs, where its programs lack
-    ``annotate_device_placement``, and backends differ.
-    """
-    device = jax.local_devices(backend=platform)[0]
-    home = SingleDeviceSharding(device, memory_kind=memory_kind)
-
-    def write(x: jax.Array, at: jax.Array) -> jax.Array:
-        def step(k: Any, x: jax.Array) -> jax.Array:
-            old = to_device_memory(jax.lax.dynamic_slice(x, [at + k], [1]))
-            return jax.lax.dynamic_update_slice(x, to_memory_of(old + 1, x), [at + k])
-
-        return jax.lax.fori_loop(0, 2, step, x)
-
-    try:
-        with core.eval_context():
-            x = jax.device_put(np.arange(4096, dtype=np.int32), home, may_alias=False)
-            program = jax.jit(write, donate_argnums=0, out_shardings=home)
-            memory = program.lower(x, np.int32(5)).compile().memory_analysis()
-            out = program(x, np.int32(5))
-            moved = np.flatnonzero(np.asarray(out) - np.arange(4096))
-    except Exception:  # whatever a backend says that lacks it
-        return False
-    in_place = memory is None or memory.temp_size_in_bytes < x.nbytes
-    return in_place and out.sharding == home and moved.tolist() == [5, 6]
 
 
 # Eager shard_map ---------------------------------------------------------------------------------

@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mutarray import _cast, _gather, _jaxapi, _order, _owners
+from mutarray import _cast, _gather, _jaxapi, _lanes, _order, _owners
 from mutarray._combine import Op
 from mutarray._form import Form, Selection, with_trailing
 from mutarray._frames import Frame, Home, fill_value, frame_of, integers, operands, result_spec
+from mutarray._lanes import Lane
 from mutarray._layout import split_axes
 from mutarray._order import Tokens
-from mutarray._owners import Lane
 
 
 class _Split(NamedTuple):
@@ -41,7 +41,7 @@ class _Split(NamedTuple):
     def lanes(self, form: Form) -> tuple[Lane, ...]:
         """The lanes of a selection; dimensions that were added behind are not split."""
         axes = self.axes + ((),) * (len(form.shape) - len(self.axes))
-        return _owners.lanes_of(form, axes, dict(self.mesh.shape))
+        return _lanes.lanes_of(form, axes, dict(self.mesh.shape))
 
 
 def _split(x: jax.Array, home: Home) -> _Split | None:
@@ -90,12 +90,12 @@ def read(
     selection = with_trailing(selection, extra)
     starts, points, _ = operands(frame, selection)
     lanes = split.lanes(selection.form)
-    given = _owners.result_entries(selection.form, lanes)
+    given = _lanes.result_entries(selection.form, lanes)
     result, token = jax.shard_map(
         partial(_owners.read, selection.form, lanes, fill_value(raw.dtype, fill)),
         mesh=split.mesh,
-        in_specs=(_owners.block_spec(lanes, raw.ndim), PartitionSpec(), PartitionSpec()),
-        out_specs=(given, _owners.token_spec(lanes)),
+        in_specs=(_lanes.block_spec(lanes, raw.ndim), PartitionSpec(), PartitionSpec()),
+        out_specs=(given, _lanes.token_spec(lanes)),
     )(raw, _arrays(starts), _arrays(points))
     if reads is not None:
         reads.add(token)
@@ -156,10 +156,10 @@ def write(
     lanes = split.lanes(form)
     mask, selection_only = selection.mask, Selection(form, selection.starts, selection.points)
     starts, points, _ = operands(frame, selection_only)
-    value_spec = _owners.value_spec(form, lanes, value.shape)
-    block_spec = _owners.block_spec(lanes, raw.ndim)
+    value_spec = _lanes.value_spec(form, lanes, value.shape)
+    block_spec = _lanes.block_spec(lanes, raw.ndim)
     value = frame.scatter(value, value_spec)
-    mask_spec = PartitionSpec() if mask is None else _owners.mask_spec(form, lanes)
+    mask_spec = PartitionSpec() if mask is None else _lanes.mask_spec(form, lanes)
     mask = mask if mask is None else frame.scatter(mask, mask_spec)
     result = jax.shard_map(
         partial(_owners.write, form, lanes, op, _owners.broadcast_axes(value.shape, form)),
@@ -170,7 +170,7 @@ def write(
             PartitionSpec(),
             mask_spec,
             value_spec,
-            _owners.token_spec(lanes),
+            _lanes.token_spec(lanes),
         ),
         out_specs=block_spec,
     )(raw, _arrays(starts), _arrays(points), mask, value, tokens)

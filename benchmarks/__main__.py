@@ -14,6 +14,8 @@ os.environ["XLA_FLAGS"] = (
 import argparse
 import json
 import platform
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks import eager, limits
+from benchmarks import compiled, eager, limits
 from benchmarks.timing import Row
 
 
@@ -32,13 +34,23 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=8192, help="rows and columns (default 8192)")
     parser.add_argument("--small", type=int, default=1024, help="the size to compare with")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="output file")
+    parser.add_argument("--only", choices=("eager", "compiled"), help="one part alone")
     options = parser.parse_args()
-    console = Console()
-    rows = eager.run(options.size, options.small, console)
-    console.print(table(rows, options.size, options.small))
-    counted = limits.run()
-    console.print(limits_table(counted))
-    console.print(NOTE, markup=False)
+    # Where no terminal says how wide it is, a table needs more than the usual 80 columns.
+    console = Console() if sys.stdout.isatty() else Console(width=max(120, Console().width))
+    rows: list[Row] = []
+    counted: list[limits.Limit] = []
+    if options.only != "compiled":
+        rows += eager.run(options.size, options.small, console)
+        console.print(table(rows, options.size, options.small))
+        counted = limits.run()
+        console.print(limits_table(counted))
+        console.print(NOTE, markup=False)
+    if options.only != "eager":
+        inside = compiled.run(options.size, options.small, console)
+        console.print(table(inside, options.size, options.small, "compiled, "))
+        console.print(COMPILED_NOTE, markup=False)
+        rows += inside
     options.json.parent.mkdir(parents=True, exist_ok=True)
     about = {
         "jax": jax.__version__,
@@ -70,40 +82,51 @@ Rows with c touch the same bytes at both sizes.
 """
 
 
-def table(rows: list[Row], size: int, small: int) -> Table:
-    """The rows as a table."""
+COMPILED_NOTE = """
+m is an argument of a jitted function. "no Ref": the same program as a donated jit of an array,
+which does without the fixed cost of a Ref as an argument; its ratio is in brackets.
+Rows with c touch the same bytes at both sizes.
+"""
+
+
+def table(rows: list[Row], size: int, small: int, title: str = "") -> Table:
+    """The rows as a table, without columns that are empty."""
     out = Table(
-        title=f"float32[{size}, {size}] on {len(jax.devices())} devices, JAX {jax.__version__}"
+        title=f"{title}float32[{size}, {size}] on {len(jax.devices())} devices, "
+        f"JAX {jax.__version__}"
     )
-    for name in (
-        "layout",
-        "operation",
-        "mutarray",
-        f"at {small}²",
-        "× that",
-        "against",
-        "raw",
-        "ratio",
-        "× peer",
-    ):
-        out.add_column(
-            name, justify="left" if name in ("layout", "operation", "against") else "right"
-        )
+    names = ["layout", "operation", "mutarray"]
+    names += ["no Ref"] if any(row.no_ref for row in rows) else []
+    names += [f"at {small}²", "× that", "against", "raw", "ratio"]
+    names += ["× peer"] if any(row.peer for row in rows) else []
+    for name in names:
+        left = name in ("layout", "operation", "against")
+        out.add_column(name, justify="left" if left else "right")
     for row in rows:
-        against = list(row.raw.items()) or [("", None)]
-        for k, (name, seconds) in enumerate(against):
-            out.add_row(
-                row.layout if k == 0 else "",
-                escape(row.operation) if k == 0 else "",
-                show(row.ours) if k == 0 else "",
-                show(row.small) if k == 0 and row.small else "",
-                f"{row.ours / row.small:.2f}" if k == 0 and row.small else "",
-                escape(name),
-                show(seconds) if seconds else "",
-                f"{seconds / row.ours:,.1f}" if seconds else "",
-                f"{row.peer / row.ours:,.1f}" if k == 0 and row.peer else "",
-            )
+        for line in lines(row):
+            out.add_row(*line[: len(names)] if "no Ref" in names else (*line[:3], *line[4:]))
     return out
+
+
+def lines(row: Row) -> Iterator[list[str]]:
+    """One row of the table for each that it is compared with; all columns."""
+    raw = [(name, show(seconds), ratio(seconds, row)) for name, seconds in row.raw.items()]
+    raw += [(name, "refused", "") for name in row.refused]
+    for k, (name, seconds, times) in enumerate(raw or [("", "", "")]):
+        own = [row.layout, escape(row.operation), show(row.ours), show(row.no_ref), "", ""]
+        if row.small:
+            own[4] = show(row.small)
+            own[5] = f"{row.ours / row.small:.2f}"
+        if row.no_ref and row.small_no_ref:
+            own[5] += f" ({row.no_ref / row.small_no_ref:.2f})"
+        peer = f"{row.peer / row.ours:,.1f}" if row.peer and k == 0 else ""
+        yield [*(own if k == 0 else [""] * len(own)), escape(name), seconds, times, peer]
+
+
+def ratio(seconds: float, row: Row) -> str:
+    """How many times raw JAX's time is ours; in brackets, ours without a Ref."""
+    apart = f" ({seconds / row.no_ref:,.1f})" if row.no_ref else ""
+    return f"{seconds / row.ours:,.1f}{apart}"
 
 
 def limits_table(counted: list[limits.Limit]) -> Table:

@@ -97,7 +97,7 @@ def count_compiles(work: Callable[[], Any]) -> int:
     """How many programs XLA compiles."""
     seen: list[str] = []
 
-    def listen(event: str, duration: float, **kwargs: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             seen.append(event)
 

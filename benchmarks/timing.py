@@ -14,7 +14,11 @@ Step = Callable[[int], Any]
 
 @dataclass
 class Row:
-    """One operation: its time, that at the smaller size, and those of raw JAX and a peer."""
+    """One operation: its time, that at the smaller size, and those of raw JAX and a peer.
+
+    Times without a Ref as an argument are those of the same program as a donated jit of an array.
+    ``refused`` names what raw JAX does not take.
+    """
 
     layout: str
     operation: str
@@ -22,6 +26,9 @@ class Row:
     small: float | None = None
     raw: dict[str, float] = field(default_factory=dict)
     peer: float | None = None
+    no_ref: float | None = None
+    small_no_ref: float | None = None
+    refused: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 import mutarray as mu
-from mutarray import _eager, _kernels
+from mutarray import _buffers, _eager, _kernels
 from mutarray._array import cell_of
 from mutarray._plan import plan
 from mutarray._select import select

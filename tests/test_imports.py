@@ -19,6 +19,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 CORE = [
     "errors",
     "_types",
+    "_guard",
     "_jaxapi",
     "_cast",
     "_layout",
@@ -52,6 +53,8 @@ CORE = [
     "_verbs",
     "_create",
     "_born",
+    "functional",
+    "_explain",
     "_state",
     "_jit",
     "__init__",

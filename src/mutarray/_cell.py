@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
-from mutarray import _buffers, _jaxapi
+from mutarray import _buffers, _guard, _jaxapi
 from mutarray._cast import is_key
 from mutarray._frames import Home
 from mutarray._layout import layout_of
@@ -229,6 +229,13 @@ class BufferCell:
         """
         lent = self._lent
         if lent is None:
+            _guard.moves(
+                f"a compiled program with an array of shape {self.shape} in host memory",
+                self.layout.block_bytes(self.dtype),
+                0,
+                f"the array lies in {self.sharding.memory_kind}, and programs get a copy of it",
+                "Use it outside of jit, or keep it in device memory.",
+            )
             lent = self._lent = jax.device_put(self._live(), work, may_alias=False)
             self._blocks = None  # so that the next use asks for the array, and gets the copy's
         return lent

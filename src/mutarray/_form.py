@@ -8,6 +8,7 @@ that a user sees differs from it by a flip (negative steps), a move of the point
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -99,6 +100,12 @@ class Form:
             1 if self.mask_dims is not None and d in self.mask_dims else span.size
             for d, span in zip(self.span_dims, self.spans, strict=True)
         )
+
+    @property
+    def count(self) -> int:
+        """How many elements are named; with a traced mask, how many may be."""
+        masked = (self.shape[d] for d in self.mask_dims or ())
+        return math.prod(self.core_shape) * math.prod(masked)
 
     @property
     def is_whole(self) -> bool:

@@ -95,6 +95,14 @@ def _needs_constraints(sharding: Sharding) -> bool:
     return len(sharding.device_set) > 1
 
 
+def is_everywhere(x: jax.Array, home: Home) -> bool:
+    """Whether every device is known to have all of ``x``."""
+    typed = _jaxapi.explicit_spec(x)
+    if home.sharding is not None and home.shape == x.shape:
+        return home.sharding.is_fully_replicated
+    return typed is not None and not any(typed[1]) and not typed[0].auto_axes
+
+
 def read_spec(form: Form, sharding: NamedSharding) -> PartitionSpec:
     """How a read is split: as the array is along what it takes, where the lengths divide."""
     axes = split_axes(sharding, len(form.shape))

@@ -15,10 +15,18 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from mutarray import _cast, _kernels
+from mutarray import _cast, _guard, _jaxapi, _kernels
 from mutarray._combine import Op, combine
-from mutarray._form import Selection, with_trailing
-from mutarray._frames import Home, fill_value, frame_of, integers, operands, result_spec
+from mutarray._form import Form, Selection, with_trailing
+from mutarray._frames import (
+    Home,
+    fill_value,
+    frame_of,
+    integers,
+    is_everywhere,
+    operands,
+    result_spec,
+)
 
 
 def read(
@@ -38,11 +46,12 @@ def read(
         out_spec: how the result is split; ``None`` for `read_spec`.
     """
     form = selection.form
-    if form.is_whole and out_spec is None:
-        return x
+    if form.is_whole:
+        return x if out_spec is None else frame_of(x, home).scatter(x, out_spec)
     if 0 in form.result_shape and not _cast.is_key(x.dtype):
         # Nothing depends on the array, so a program of it alone would know no devices.
         return jnp.zeros(form.result_shape, x.dtype)
+    _check(x, home, form, "a read")
     frame = frame_of(x, home)
     spec = result_spec(frame, form) if out_spec is None else out_spec
     raw, impl, extra = integers(x)
@@ -74,6 +83,7 @@ def write(
         value = value.reshape(_cast.trim(value.shape, x.ndim))
         value = frame.scatter(jnp.broadcast_to(value, x.shape), None)
         return value if op == "set" else frame.scatter(combine(x, value, op), None)
+    _check(x, home, form, "a write")
     raw, impl, extra = integers(x)
     selection = with_trailing(selection, extra)
     starts, points, mask = operands(frame, selection)
@@ -83,3 +93,18 @@ def write(
     if impl is not None:
         result = jax.random.wrap_key_data(result, impl=impl)
     return frame.scatter(result, None)
+
+
+def _check(x: jax.Array, home: Home, form: Form, what: str) -> None:
+    """Under `no_gather`, raises unless every device has all of the array."""
+    touched = form.count * x.dtype.itemsize
+    operation = f"{what} of an array of shape {x.shape} inside of a trace"
+    if jax.device_count() == 1 or _jaxapi.manual_axes() or is_everywhere(x, home):
+        return
+    if home.sharding is not None and home.shape == x.shape:
+        why = f"its sharding {home.sharding} is not on a mesh that says which device owns what"
+        moved, mend = x.size * x.dtype.itemsize, "Make the array with a NamedSharding."
+    else:
+        why = "its sharding is not known there, so XLA decides what moves"
+        moved, mend = None, "Pass sharding= where the array is made, or use an explicit mesh."
+    _guard.moves(operation, moved, touched, why, mend)

@@ -7,6 +7,7 @@ operands, so another index of the same form compiles nothing.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
-from mutarray import _combine, _frames, _jaxapi, _traced
+from mutarray import _combine, _frames, _guard, _jaxapi, _traced
 from mutarray._buffers import compute_sharding
 from mutarray._form import Form, Selection
 from mutarray._frames import Home
@@ -41,7 +42,7 @@ def read(
     here = out.device_set == work.device_set and compute_sharding(out) is out
     direct = out if here else read_sharding(selection.form, work)
     reader = _reader(selection.form, Home(x.shape, work), direct)
-    result = reader(_onto(x, work), fill, *_operands(selection))
+    result = reader(_onto(x, work, selection.form), fill, *_operands(selection))
     return result if here else jax.device_put(result, out)
 
 
@@ -71,7 +72,7 @@ def write(
         value = np.asarray(value) if _combine.is_function(op) else np.asarray(value).astype(x.dtype)
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
     writer = _writer(selection.form, Home(x.shape, work), op, place, donate and work is sharding)
-    out = writer(_onto(x, work), value, *_operands(selection))
+    out = writer(_onto(x, work, selection.form), value, *_operands(selection))
     return out if work is sharding else jax.device_put(out, sharding)
 
 
@@ -113,8 +114,19 @@ def read_sharding(form: Form, work: Sharding) -> Sharding:
     return _jaxapi.replicated(work)
 
 
-def _onto(x: jax.Array, work: Sharding) -> jax.Array:
-    return x if x.sharding.memory_kind == work.memory_kind else jax.device_put(x, work)
+def _onto(x: jax.Array, work: Sharding, form: Form | None = None) -> jax.Array:
+    """``x`` in device memory."""
+    if x.sharding.memory_kind == work.memory_kind:
+        return x
+    if form is not None:  # else all of it is touched
+        _guard.moves(
+            f"an operation on an array of shape {x.shape} in {x.sharding.memory_kind}",
+            math.prod(work.shard_shape(x.shape)) * x.dtype.itemsize,
+            form.count * x.dtype.itemsize,
+            "this version of JAX cannot work on a part of an array in that memory",
+            "Keep the array in device memory.",
+        )
+    return jax.device_put(x, work)
 
 
 def _near(value: jax.Array, work: Sharding) -> jax.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
@@ -60,6 +61,10 @@ class Layout:
     def replicas(self) -> int:
         """How many devices hold each block."""
         return len(self.shards) // max(len(self.owners), 1)
+
+    def block_bytes(self, dtype: Any) -> int:
+        """The bytes of one block."""
+        return math.prod(self.block_shape) * dtype.itemsize
 
     @property
     def fully_addressable(self) -> bool:

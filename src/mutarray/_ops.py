@@ -105,7 +105,7 @@ def put(
     if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
         return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
-    write(cell, selection, _checked(cell, selection, value, op), op)
+    write(cell, selection, checked(cell.dtype, selection, value, op), op)
 
 
 def write(cell: Cell, selection: Selection, value: Any, op: Op) -> None:
@@ -113,7 +113,7 @@ def write(cell: Cell, selection: Selection, value: Any, op: Op) -> None:
     if 0 in selection.form.result_shape:  # JAX 0.9 fails to compile a write to an empty array
         return
     if not _is_eager(cell):
-        value = jnp.asarray(value) if is_function(op) else _cast_to(value, cell.dtype)
+        value = jnp.asarray(value) if is_function(op) else cast_to(value, cell.dtype)
         old = cell.traced_value()
         cell.traced_replace(_traced.write(old, cell.home, selection, value, op, cell.reads))
         return
@@ -184,18 +184,18 @@ def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
             cell.replace(_general.update(cell.array(), cell.sharding, fn, value, donate=False))
 
 
-def _checked(cell: Cell, selection: Selection, value: Any, op: str) -> Any:
+def checked(dtype: Any, selection: Selection, value: Any, op: str) -> Any:
     """The value as a scalar or an array that casts and broadcasts; raises before any write."""
     value = _cast.as_value(value)
-    _cast.check_cast(value, cell.dtype)
-    if op != "set" and _cast.is_key(cell.dtype):
+    _cast.check_cast(value, dtype)
+    if op != "set" and _cast.is_key(dtype):
         raise CastError("PRNG keys cannot be accumulated: write them with m[idx] = keys")
     form = selection.form
     _cast.check_broadcast(value, form.result_shape, masked=form.mask_dims is not None)
     return value
 
 
-def _cast_to(value: Any, dtype: Any) -> jax.Array:
+def cast_to(value: Any, dtype: Any) -> jax.Array:
     if not isinstance(value, jax.Array):
         value = np.asarray(value).astype(dtype)
     return jnp.asarray(value) if value.dtype == dtype else jnp.asarray(value).astype(dtype)

@@ -53,12 +53,20 @@ def positions_of(form: Form, points: Operands) -> list[jax.Array]:
     return [p.astype(jnp.int64) for p in flat] if wide else flat
 
 
+FEW = 128
+"""So many points are compared with one another faster than they are sorted."""
+
+
 def last_of_each(positions: list[jax.Array]) -> jax.Array:
     """Which points are not overwritten by a later point at the same position.
 
     One stable sort of the points, so it costs what is written, whatever the array's size.
     """
     count = positions[0].shape[0]
+    if count <= FEW:
+        same = jnp.stack([p[:, None] == p for p in positions])
+        later = np.triu(np.ones((count, count), bool), 1)
+        return ~jnp.any(jnp.all(same, axis=0) & later, axis=1)
     order = jnp.arange(count, dtype=jnp.int32)
     *keys, order = lax.sort((*positions, order), num_keys=len(positions) + 1)
     differs = [k[1:] != k[:-1] for k in keys]

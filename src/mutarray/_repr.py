@@ -82,3 +82,11 @@ def element(data: jax.Array, index: tuple[int, ...]) -> Any:
     starts = [np.int32(i) for i in index]
     one = jax.lax.dynamic_slice(data, starts, (1,) * data.ndim)
     return np.asarray(one).reshape(())[()]
+
+
+def show_bytes(n: int) -> str:
+    """Bytes in a unit that suits them."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.4g} {unit}"
+    return f"{n} B"

@@ -9,9 +9,9 @@ sharding no mesh describes goes by the general engine (`_gather`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,13 +44,13 @@ class _Split(NamedTuple):
         return _lanes.lanes_of(form, axes, dict(self.mesh.shape))
 
 
-def _split(x: jax.Array, home: Home) -> _Split | None:
+def split_of(x: Any, home: Home) -> _Split | None:
     """How ``x`` is split; ``None`` if it is not, or if no mesh says how, or if this is a block."""
     if _jaxapi.manual_axes():
         return None
     sharding = home.sharding
     if not isinstance(sharding, NamedSharding) or x.shape != home.shape:
-        typed = _jaxapi.explicit_spec(x)
+        typed = _jaxapi.explicit_spec(x) if isinstance(x, jax.Array) else None
         if typed is None:
             return None
         sharding = NamedSharding(*typed)
@@ -77,7 +77,7 @@ def read(
         reads: notes the read, so that a later write waits for it.
     """
     form = selection.form
-    split = _split(x, home)
+    split = split_of(x, home)
     if split is None or form.is_whole or 0 in form.result_shape:
         result = _gather.read(x, home, selection, fill, out_spec)
         if reads is not None and not form.is_whole and _is_plain(result, x):
@@ -91,17 +91,34 @@ def read(
     starts, points, _ = operands(frame, selection)
     lanes = split.lanes(selection.form)
     given = _lanes.result_entries(selection.form, lanes)
-    result, token = jax.shard_map(
-        partial(_owners.read, selection.form, lanes, fill_value(raw.dtype, fill)),
-        mesh=split.mesh,
-        in_specs=(_lanes.block_spec(lanes, raw.ndim), PartitionSpec(), PartitionSpec()),
-        out_specs=(given, _lanes.token_spec(lanes)),
-    )(raw, _arrays(starts), _arrays(points))
+    program = _program(
+        _owners.read,
+        (selection.form, lanes),
+        split.mesh,
+        (PartitionSpec(), _lanes.block_spec(lanes, raw.ndim), PartitionSpec(), PartitionSpec()),
+        (given, _lanes.token_spec(lanes)),
+    )
+    fill = jnp.asarray(fill_value(raw.dtype, fill))
+    result, token = program(fill, raw, _arrays(starts), _arrays(points))
     if reads is not None:
         reads.add(token)
     if impl is not None:
         result = jax.random.wrap_key_data(result, impl=impl)
     return _respecified(result, frame, given, wanted)
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(
+    work: Callable[..., Any], static: tuple[Any, ...], mesh: Any, in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
+    """``work`` on each device, after its static arguments.
+
+    Under a ``jit`` because a gradient that is taken without one would otherwise compile each single
+    operation, and do so again in each call. XLA inlines it where it is inside of another ``jit``.
+    """
+    local = functools.partial(work, *static)
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    return jax.jit(mapped)
 
 
 def _is_plain(result: jax.Array, x: jax.Array) -> bool:
@@ -143,7 +160,7 @@ def write(
         reads: what has to come first.
     """
     form = selection.form
-    split = _split(x, home)
+    split = split_of(x, home)
     tokens = reads.take() if reads is not None else []
     if split is None or form.is_whole or 0 in form.result_shape:
         return _gather.write(x, home, _after(tokens, selection), value, op)
@@ -161,19 +178,17 @@ def write(
     value = frame.scatter(value, value_spec)
     mask_spec = PartitionSpec() if mask is None else _lanes.mask_spec(form, lanes)
     mask = mask if mask is None else frame.scatter(mask, mask_spec)
-    result = jax.shard_map(
-        partial(_owners.write, form, lanes, op, _owners.broadcast_axes(value.shape, form)),
-        mesh=split.mesh,
-        in_specs=(
-            block_spec,
-            PartitionSpec(),
-            PartitionSpec(),
-            mask_spec,
-            value_spec,
-            _lanes.token_spec(lanes),
-        ),
-        out_specs=block_spec,
-    )(raw, _arrays(starts), _arrays(points), mask, value, tokens)
+    in_specs = (
+        block_spec,
+        PartitionSpec(),
+        PartitionSpec(),
+        mask_spec,
+        value_spec,
+        _lanes.token_spec(lanes),
+    )
+    static = (form, lanes, op, _owners.broadcast_axes(value.shape, form))
+    program = _program(_owners.write, static, split.mesh, in_specs, block_spec)
+    result = program(raw, _arrays(starts), _arrays(points), mask, value, tokens)
     return result if impl is None else jax.random.wrap_key_data(result, impl=impl)
 
 

@@ -111,3 +111,11 @@ class DonationError(MutarrayError, ValueError):
 
     Mend it by passing a live ``jax.Array``, or by leaving ``donate`` out.
     """
+
+
+class GatherError(MutarrayError, RuntimeError):
+    """Inside of ``mu.no_gather()``, an operation would move more than it touches.
+
+    The message names the operation, the bytes and the reason. Mend it by a ``NamedSharding``, by
+    ``sharding=`` where an array is made inside a trace, or by leaving ``no_gather``.
+    """

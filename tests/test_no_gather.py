@@ -175,8 +175,17 @@ def accumulates(m: mu.MutableArray, k: Any) -> Any:
     return row
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
-@pytest.mark.parametrize("step", [reads_and_writes, swaps, accumulates])
+# Where rows are not split, XLA fuses a read with the write before it, and copies: see README.md.
+@pytest.mark.parametrize(
+    ("step", "layout"),
+    [(swaps, layout) for layout in LAYOUTS]
+    + [
+        (step, layout)
+        for step in (reads_and_writes, accumulates)
+        for layout in LAYOUTS
+        if layout[1] != "columns"
+    ],
+)
 def test_a_read_before_a_write_costs_no_copy(
     step: Callable[..., Any], layout: tuple[str, str]
 ) -> None:

@@ -2,7 +2,8 @@
 
 A dimension is in one of four ways (`Lane`):
 
-* *all*: it is split, and taken whole; so is the value, or the result, along it.
+* *all*: it is split, and taken whole, or in steps of which each block has as many; the value, or
+  the result, is split like it.
 * *here*: it is not split; the index applies as it is.
 * *part*: it is split, and a span takes some of it. At most ``taken`` of the span's positions lie in
   a block; the device takes so many, beginning with the first that it may own, and drops those that
@@ -65,8 +66,8 @@ def _lane(dim: Span | Points, n: int, names: tuple[str, ...], parts: int, axis: 
         return Lane("here", names, parts, length, n, axis)
     if isinstance(dim, Points):
         return Lane("points", names, parts, length, 0, axis)
-    if dim.size == n and dim.step == 1 and dim.rule != "loose":
-        return Lane("all", names, parts, length, length, axis)
+    if dim.size * dim.step == n and length % dim.step == 0 and dim.rule != "loose":
+        return Lane("all", names, parts, length, length // dim.step, axis)
     return Lane("part", names, parts, length, min(dim.size, -(-length // dim.step)), axis)
 
 

@@ -22,11 +22,15 @@ from jax import lax
 from mutarray import _jaxapi
 
 
-def token_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def token_of(x: jax.Array, received: bool = False) -> tuple[jax.Array, jax.Array]:
     """``x``, and a zero that cannot be known before all of ``x`` is.
 
-    The barrier keeps XLA from reading an element a second time, for the token alone.
+    The barrier keeps XLA from reading an element a second time, for the token alone. What was
+    received from other devices needs none: there is no element of it before there is all, and it is
+    nowhere else to be read.
     """
+    if received:
+        return x, _never(x).astype(jnp.int32)
     x = lax.optimization_barrier(x)
     if not _jaxapi.barriers_hold():
         # Nor does XLA look through a branch, if it cannot know which is taken.

@@ -109,7 +109,7 @@ def _on_block(dim: Span, lane: Lane, begin: jax.Array) -> tuple[Span, Any, Any]:
     and what lies outside is dropped by the rule for loose spans.
     """
     if lane.way == "all":
-        return Span(lane.length), 0, None
+        return Span(lane.taken, dim.step), 0 if dim.step == 1 else begin, None
     rule = "loose" if lane.way == "part" or dim.rule == "loose" else "exact"
     span = Span(min(lane.taken, dim.size), dim.step, rule=rule)
     if lane.way == "here":
@@ -272,7 +272,8 @@ def read(
         if span.flip and lane.way != "all":
             core = _turned(core, axis, lane)
     core = _exact.total(core, _sum(lanes, spans, scattered))
-    core, token = _order.token_of(core)
+    received = any(lane.way in ("part", "points") and lane.parts > 1 for lane in lanes)
+    core, token = _order.token_of(core, received)
     core = _filled(core, form, here, fill)
     for axis, span, lane in spans:
         if span.flip and lane.way == "all":

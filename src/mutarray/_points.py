@@ -60,13 +60,15 @@ FEW = 128
 def last_of_each(positions: list[jax.Array]) -> jax.Array:
     """Which points are not overwritten by a later point at the same position.
 
-    One stable sort of the points, so it costs what is written, whatever the array's size.
+    One stable sort of the points at most, so it costs what is written, whatever the array's size.
     """
     count = positions[0].shape[0]
     if count <= FEW:
-        same = jnp.stack([p[:, None] == p for p in positions])
-        later = np.triu(np.ones((count, count), bool), 1)
-        return ~jnp.any(jnp.all(same, axis=0) & later, axis=1)
+        number = jnp.arange(count, dtype=jnp.int32)
+        repeated = number[:, None] < number
+        for p in positions:
+            repeated &= p[:, None] == p
+        return ~jnp.any(repeated, axis=1)
     order = jnp.arange(count, dtype=jnp.int32)
     *keys, order = lax.sort((*positions, order), num_keys=len(positions) + 1)
     differs = [k[1:] != k[:-1] for k in keys]

@@ -29,16 +29,6 @@ class Sum(NamedTuple):
     names: tuple[str, ...]
 
 
-def nothing(dtype: Any) -> jax.Array:
-    """What a device holds of a result that it does not own: all bits 0.
-
-    For nearly all dtypes that is their zero; float8_e8m0fnu has none.
-    """
-    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits >= 8:
-        return lax.bitcast_convert_type(jnp.zeros((), _BITS[jnp.finfo(dtype).bits]), dtype)
-    return jnp.zeros((), dtype)
-
-
 def total(x: jax.Array, over: Sum) -> jax.Array:
     """The sum of ``x`` over mesh axes; for each element at most one device has another than 0."""
     if not over.scatters and not over.names:

@@ -44,6 +44,7 @@ CORE = [
     "_eager",
     "_boxes",
     "_quick",
+    "_masked",
     "_cell",
     "_trace_cells",
     "_ops",

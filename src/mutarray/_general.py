@@ -72,7 +72,7 @@ def write(
         value = np.asarray(value) if _combine.is_function(op) else np.asarray(value).astype(x.dtype)
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
     writer = _writer(selection.form, Home(x.shape, work), op, place, donate and work is sharding)
-    out = writer(_onto(x, work, selection.form), value, *_operands(selection))
+    out = writer(_onto(x, work, selection.form), value, *_operands(selection), selection.mask)
     return out if work is sharding else jax.device_put(out, sharding)
 
 
@@ -171,9 +171,9 @@ def _writer(
     form: Form, home: Home, op: _combine.Op, out: Any, donate: bool
 ) -> Callable[..., jax.Array]:
     def write_program(
-        x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any]
+        x: jax.Array, value: jax.Array, starts: list[Any], points: list[Any], mask: Any
     ) -> jax.Array:
-        selection = Selection(form, tuple(starts), tuple(points))
+        selection = Selection(form, tuple(starts), tuple(points), mask)
         value = value if _combine.is_function(op) else value.astype(x.dtype)
         return _traced.write(x, home, selection, value, op)
 

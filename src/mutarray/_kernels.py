@@ -114,7 +114,7 @@ def read_spans(x: jax.Array, form: Form, starts: Operands, fill: Any) -> jax.Arr
         taken = offset + jnp.arange(dim.size, dtype=offset.dtype) * dim.step
         inside = (taken >= 0) & (taken < dim.extent)
         if dim.size > 1:
-            sub = jnp.take(sub, jnp.clip(taken, 0, dim.extent - 1), axis=d, mode="clip")
+            sub = _points.taken(sub, jnp.clip(taken, 0, dim.extent - 1), d)
         sub = jnp.where(_points.along(inside, d, sub.ndim), sub, fill)
     return sub
 
@@ -133,7 +133,7 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
         inside = (place >= 0) & (place < dim.extent) & (place % dim.step == 0)
         if dim.size > 1:
             source = jnp.clip(place // dim.step, 0, dim.size - 1)
-            sub = jnp.take(sub, source, axis=d, mode="clip")
+            sub = _points.taken(sub, source, d)
         along = _points.along(inside, d, x.ndim)
         keep = along if keep is None else keep & along
     if keep is not None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _quick, _traced
+from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _masked, _quick, _traced
 from mutarray._cell import BufferCell
 from mutarray._combine import Op, is_function
 from mutarray._form import Selection
@@ -104,6 +104,8 @@ def put(
         return _jaxapi.without_mesh(put)(cell, index, value, mode, wrap, unique, op)
     if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
         return
+    if _put_masked(cell, index, value, op):
+        return
     selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
     write(cell, selection, checked(cell.dtype, selection, value, op), op)
 
@@ -131,6 +133,22 @@ def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
         return False
     with cell.lock:
         cell.run(launches)
+    return True
+
+
+def _put_masked(cell: Cell, index: Index, value: Any, op: Op) -> bool:
+    """Writes a scalar by a mask that stays on the devices; ``False`` where that is not the way."""
+    if not _is_eager(cell) or not _masked.fits(value):
+        return False
+    assert isinstance(cell, BufferCell)
+    selection = _masked.selection(index, cell.shape, cell.sharding) if cell.is_local else None
+    if selection is None:
+        return False
+    value = checked(cell.dtype, selection, value, op)
+    with cell.lock:
+        cell.run_whole(
+            lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
+        )
     return True
 
 

@@ -54,7 +54,10 @@ def _moved(position: jax.Array, token: jax.Array) -> jax.Array:
 @_moved.def_vmap
 def _moved_batched(size: int, batched: Any, position: Any, token: Any) -> tuple[Any, Any]:
     # A read by a mapped index must not make a write that is not mapped a mapped one.
-    del size, token
+    del size
+    missing = _jaxapi.varying(token) - _jaxapi.varying(position)
+    if missing:
+        position = lax.pcast(position, tuple(sorted(missing)), to="varying")
     return position, batched[0]
 
 

@@ -257,8 +257,9 @@ def read(
         points: the index arrays, in terms of the whole array.
     """
     if block.dtype == jnp.float8_e8m0fnu:  # has no zero to stand for what others own
-        as_bits = [lax.bitcast_convert_type(x, jnp.uint8) for x in (jnp.asarray(fill), block)]
-        bits, token = read(form, lanes, *as_bits, starts, points)
+        fill = lax.bitcast_convert_type(jnp.asarray(fill), jnp.uint8)
+        bits = lax.bitcast_convert_type(block, jnp.uint8)
+        bits, token = read(form, lanes, fill, bits, starts, points)
         return lax.bitcast_convert_type(bits, block.dtype), token
     here = locate(form, lanes, starts, points)
     core = _kernels.read(block, here.form, here.starts, here.points, jnp.zeros((), block.dtype))

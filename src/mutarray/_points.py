@@ -176,6 +176,16 @@ def along(values: jax.Array, axis: int, ndim: int) -> jax.Array:
     return values.reshape(tuple(-1 if d == axis else 1 for d in range(ndim)))
 
 
+def taken(x: jax.Array, at: jax.Array, axis: int) -> jax.Array:
+    """What is at the positions ``at``, all in range, along an axis.
+
+    Where a ``vmap`` maps the positions alone, JAX does not know on explicit meshes how the result
+    is split, so what is taken from is mapped too. XLA drops a choice between equals.
+    """
+    x = jnp.where(at[0] >= 0, x, x)
+    return jnp.take(x, at, axis=axis, mode="clip")
+
+
 def _gather(x: jax.Array, at: _Windows) -> jax.Array:
     """The windows, with the axes of the indices first."""
     lead = at.indices.ndim - 1
@@ -197,7 +207,7 @@ def _shifted(x: jax.Array, axis: int, shift: jax.Array) -> tuple[jax.Array, jax.
     size = x.shape[axis]
     at = shift + jnp.arange(size, dtype=shift.dtype)
     inside = along((at >= 0) & (at < size), axis, x.ndim)
-    return jnp.take(x, jnp.clip(at, 0, size - 1), axis=axis, mode="clip"), inside
+    return taken(x, jnp.clip(at, 0, size - 1), axis), inside
 
 
 def pick(x: jax.Array, form: Form, starts: Operands, points: Operands, fill: Any) -> jax.Array:

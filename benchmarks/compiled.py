@@ -144,7 +144,7 @@ def row_of(layout: str, case: Case, lesser: Case | None, sizes: tuple[int, int],
     if lesser is not None:
         steps["small"] = step_by_object(lesser, small, where)
         steps["small, no Ref"] = step_by_array(pure(lesser, where), lesser, zeros(small, where))
-    repeats = dict.fromkeys(steps, max(case.repeats, 30 // case.calls, 5))
+    repeats = dict.fromkeys(steps, max(case.repeats, 30))
     refused: list[str] = []
     raw = {
         name: functools.partial(step_by_array, function, case, zeros(big, where))
@@ -158,7 +158,7 @@ def row_of(layout: str, case: Case, lesser: Case | None, sizes: tuple[int, int],
             steps[name], repeats[name] = step, case.repeats
         else:
             refused.append(name)
-    seen = {name: time / case.calls for name, time in medians(steps, repeats).items()}
+    seen = medians(steps, repeats)
     return Row(
         layout,
         case.name,
@@ -169,6 +169,20 @@ def row_of(layout: str, case: Case, lesser: Case | None, sizes: tuple[int, int],
         small_no_ref=seen.get("small, no Ref"),
         refused=refused,
     )
+
+
+def scan_row(layout: str, case: Case, one: Case, size: int, where: NamedSharding) -> Row:
+    """The time of one of many operations in a program, against one in a program of its own."""
+    steps = {
+        "ours": step_by_object(case, size, where),
+        "no Ref": step_by_array(pure(case, where), case, zeros(size, where)),
+        "one": step_by_object(one, size, where),
+        "one, no Ref": step_by_array(pure(one, where), one, zeros(size, where)),
+    }
+    seen = medians(steps, {name: 40 if name.startswith("one") else 7 for name in steps})
+    raw = {"one in its own jit": seen["one"], "the same, no Ref": seen["one, no Ref"]}
+    many = {name: seen[name] / case.calls for name in ("ours", "no Ref")}
+    return Row(layout, case.name, many["ours"], raw=raw, no_ref=many["no Ref"])
 
 
 # Operations --------------------------------------------------------------------------------------
@@ -241,7 +255,7 @@ def scan(n: int, kind: AxisType) -> Case:
         lax.scan(body, None, starts)
 
     return Case(
-        f"m[ds(k, 64)] = v, of {WRITES} in a scan", many, lambda k: (starts, v), calls=WRITES
+        f"{WRITES} m[ds(k, 64)] = v in a scan, each", many, lambda k: (starts, v), calls=WRITES
     )
 
 
@@ -276,6 +290,14 @@ def index_arrays(n: int, kind: AxisType) -> list[Case]:
             unique,
             args,
             {f"{name}, unique": functools.partial(raw, promised=True)},
+            repeats=20,
+        ),
+        Case(
+            "m[k + arange(64)]",
+            lambda m, k: m[k + jnp.arange(ROWS)],
+            lambda k: (np.int32(border + k % 16),),
+            {"x[k + arange(64)], jit": lambda x, k: x[k + jnp.arange(ROWS)]},
+            reads=True,
             repeats=20,
         ),
     ]
@@ -356,7 +378,6 @@ def run(size: int, small: int, console: Console) -> list[Row]:
             lesser = {case.name: case for case in windows(small, small, kind)}
             cases = [
                 *windows(size, small, kind),
-                scan(size, kind),
                 *index_arrays(size, kind),
                 *whole(size, where),
             ]
@@ -365,6 +386,9 @@ def run(size: int, small: int, console: Console) -> list[Row]:
                 same = ", c]" in case.name or case.name.startswith("m[10:")
                 other = lesser[case.name] if same else None
                 rows.append(row_of(layout, case, other, sizes, where))
+            one = cases[0]
+            status.update(f"{layout}: {one.name} in a scan")
+            rows.append(scan_row(layout, scan(size, kind), one, size, where))
             where = sharding(kind, P(None, "i"))
             for case in static_row(size, kind):
                 rows.append(row_of(f"P(None, 'i') {kind.name.lower()}", case, None, sizes, where))

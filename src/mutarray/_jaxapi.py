@@ -60,6 +60,11 @@ def manual_axes() -> frozenset[str]:
     return frozenset(mesh.manual_axes) if mesh is not None and not mesh.empty else frozenset()
 
 
+def mapped_mesh_axes() -> frozenset[str]:
+    """The explicit mesh axes that a ``vmap`` around this code maps over."""
+    return frozenset(core.trace_ctx.axis_env.explicit_mesh_axis_names)
+
+
 def varying(x: Any) -> frozenset[str]:
     """The manual mesh axes along which ``x`` may differ, inside of a ``shard_map``."""
     return frozenset(getattr(jax.typeof(x), "vma", ()))

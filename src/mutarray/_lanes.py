@@ -35,6 +35,7 @@ class Lane(NamedTuple):
         length: of a block.
         taken: how many positions of a span a block can hold at most.
         axis: its axis in the result; ``None`` for what an integer or an index array took away.
+        scatters: whether a part of it may leave a result that is split.
     """
 
     way: str
@@ -43,6 +44,7 @@ class Lane(NamedTuple):
     length: int
     taken: int
     axis: int | None
+    scatters: bool = True
 
 
 def lanes_of(
@@ -113,6 +115,7 @@ def scatters(form: Form, d: int, lane: Lane) -> bool:
     span = form.dims[d]
     return (
         lane.way == "part"
+        and lane.scatters
         and isinstance(span, Span)
         and lane.axis is not None
         and span.rule != "loose"  # what is out of range is filled in after the sum

@@ -182,7 +182,7 @@ def taken(x: jax.Array, at: jax.Array, axis: int) -> jax.Array:
     Where a ``vmap`` maps the positions alone, JAX does not know on explicit meshes how the result
     is split, so what is taken from is mapped too. XLA drops a choice between equals.
     """
-    x = jnp.where(at[0] >= 0, x, x)
+    x = jnp.where(jnp.broadcast_to(at[0] >= 0, x.shape), x, x)
     return jnp.take(x, at, axis=axis, mode="clip")
 
 

@@ -41,7 +41,10 @@ class _Split(NamedTuple):
     def lanes(self, form: Form) -> tuple[Lane, ...]:
         """The lanes of a selection; dimensions that were added behind are not split."""
         axes = self.axes + ((),) * (len(form.shape) - len(self.axes))
-        return _lanes.lanes_of(form, axes, dict(self.mesh.shape))
+        lanes = _lanes.lanes_of(form, axes, dict(self.mesh.shape))
+        if _jaxapi.mapped_mesh_axes():  # under which JAX up to 0.12 cannot lower a psum_scatter
+            lanes = tuple(lane._replace(scatters=False) for lane in lanes)
+        return lanes
 
 
 def split_of(x: Any, home: Home) -> _Split | None:

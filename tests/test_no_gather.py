@@ -135,6 +135,21 @@ def test_traced_index_forms(form: str, layout: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
+def test_steps_that_divide_the_blocks_move_nothing(layout: tuple[str, str]) -> None:
+    for index in (slice(None, None, 2), slice(3, None, 4), (..., slice(1, None, 2))):
+        m = zeros(layout)
+        value = jnp.arange(np.zeros(SHAPE)[index].size, dtype=jnp.float32)
+        value = value.reshape(np.zeros(SHAPE)[index].shape)
+        read = jax.jit(lambda m, index=index: m[index])
+        write = jax.jit(lambda m, v, index=index: m.__setitem__(index, v))
+        assert not hlo.collectives(read.lower(m).compile())
+        assert not hlo.collectives(write.lower(m, value).compile())
+        write(m, value)
+        np.testing.assert_array_equal(read(m), value)
+        assert np.count_nonzero(m) == np.count_nonzero(value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
 @pytest.mark.parametrize("form", WINDOWS)
 def test_windows(form: str, layout: tuple[str, str]) -> None:
     index = WINDOWS[form]

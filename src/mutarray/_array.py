@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 import jax
@@ -12,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _apply, _ops, _repr, _trace_cells
+from mutarray import _apply, _inplace, _numpy, _ops, _pickled, _repr, _trace_cells
 from mutarray._cell import BufferCell
+from mutarray._handle import cell_of
+from mutarray._methods import Methods
 from mutarray._trace_cells import Cell, OpaqueCell
 from mutarray._types import ArrayLike, Index
-from mutarray.errors import NoAtError, NotMutableError
+from mutarray.errors import NoAtError
 
 
-class MutableArray:
+class MutableArray(Methods):
     """A NumPy array that you can write to, laid over a mesh of devices.
 
     Made by `mutable_array`, `zeros` and their kin, not by calling the class. Reads give immutable
@@ -35,7 +37,7 @@ class MutableArray:
                [7, 7, 7]], dtype=int32)
     """
 
-    __slots__ = ("__weakref__", "_cell")
+    __slots__ = ()
 
     def __init__(self, *args: Any, **kwargs: Any):
         raise TypeError(
@@ -81,11 +83,6 @@ class MutableArray:
         of its value says: on auto meshes that is nothing.
         """
         return _ops.sharding(cell_of(self))
-
-    @property
-    def addressable_shards(self) -> Sequence[Any]:
-        """The blocks on the devices of this process, as they are now (immutable)."""
-        return _ops.snapshot(cell_of(self)).addressable_shards
 
     @property
     def at(self) -> NoReturn:
@@ -181,17 +178,51 @@ class MutableArray:
         """
         _apply.apply_at(cell_of(self), fn, idx, value)
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of unsized object: a 0-d mutable array has no length")
-        return self.shape[0]
-
     def __jax_array__(self) -> jax.Array:
         return _ops.get(cell_of(self), ...)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         # Unless a copy is asked for, it may be a view of a snapshot, which is read-only.
         return np.asarray(_ops.get(cell_of(self), ...), dtype=dtype, copy=copy)
+
+    __array_priority__ = 100  # as that of jax.Array
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _numpy.call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _numpy.call_function(func, types, args, kwargs)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return jax.Array.__array_namespace__(self, api_version=api_version)  # pyright: ignore
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return _numpy.exported(self).__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return _numpy.exported(self).__dlpack_device__()  # pyright: ignore
+
+    def copy(self) -> MutableArray:
+        """A new mutable array with the same contents and the same sharding.
+
+        Example:
+            >>> import mutarray as mu
+            >>> m = mu.zeros(2)
+            >>> k = m.copy()
+            >>> k[0] = 1
+            >>> m[...], k[...]
+            (Array([0., 0.], dtype=float32), Array([1., 0.], dtype=float32))
+        """
+        return wrap(_ops.duplicate(cell_of(self)))
+
+    def __copy__(self) -> MutableArray:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> MutableArray:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        return _unpickle, (_pickled.dump(cell_of(self)),)
 
     def __iadd__(self, other: ArrayLike) -> Self:
         _ops.update(cell_of(self), jnp.add, other)
@@ -219,6 +250,10 @@ class MutableArray:
 
     def __ipow__(self, other: ArrayLike) -> Self:
         _ops.update(cell_of(self), jnp.power, other)
+        return self
+
+    def __imatmul__(self, other: ArrayLike) -> Self:
+        _inplace.matmul(cell_of(self), other)
         return self
 
     def __iand__(self, other: ArrayLike) -> Self:
@@ -258,25 +293,8 @@ def wrap(cell: Cell | OpaqueCell) -> MutableArray:
     return handle
 
 
-def cell_of(m: Any) -> Cell:
-    """The cell of a handle.
-
-    Raises:
-        NotMutableError: ``m`` is no mutable array, or one whose Ref a tree transformation replaced.
-    """
-    if not isinstance(m, MutableArray):
-        raise NotMutableError(
-            f"expected a MutableArray, got {type(m).__name__}: make it one with "
-            "mutarray.mutable_array(x)"
-        )
-    cell = m._cell
-    if isinstance(cell, OpaqueCell):
-        raise NotMutableError(
-            f"this MutableArray was rebuilt by a tree transformation around a "
-            f"{type(cell.child).__name__} instead of its Ref: it can be taken apart again, and "
-            "nothing else"
-        )
-    return cell
+def _unpickle(state: Any) -> MutableArray:
+    return wrap(_pickled.load(state))
 
 
 # Pytree ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from jax.sharding import Sharding
 
 from mutarray import _buffers, _cast, _jaxapi
 from mutarray._array import MutableArray, cell_of
-from mutarray._create import as_array, from_blocks, made_in_trace, own
+from mutarray._create import as_array, made_in_trace, own
 from mutarray._layout import check_sharding, layout_of
 from mutarray._types import ArrayLike, Shape
 from mutarray.errors import BadValueError, TraceError
@@ -70,7 +70,7 @@ def full(
     scalar = np.asarray(value).astype(dtype)
     block_shape = layout_of(shape, sharding).block_shape
     return own(
-        from_blocks(shape, sharding, lambda _: np.broadcast_to(scalar, block_shape)),
+        _buffers.from_blocks(shape, sharding, lambda _: np.broadcast_to(scalar, block_shape)),
         sharding,
     )
 
@@ -296,4 +296,4 @@ def from_callback(
             _cast.check_broadcast(value, wanted)
         return np.broadcast_to(np.asarray(value).astype(kind), wanted)
 
-    return own(from_blocks(shape, sharding, block), sharding)
+    return own(_buffers.from_blocks(shape, sharding, block), sharding)

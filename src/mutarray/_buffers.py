@@ -59,6 +59,16 @@ def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
 
 
+def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndarray]) -> jax.Array:
+    """An array from the blocks of this process's devices, each made once per device."""
+    shards = []
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        place = SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        # A copy of the host's block: XLA may use it as the buffer itself.
+        shards.append(jax.device_put(np.array(block(index)), place, may_alias=False))
+    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+
 def move(x: jax.Array, device: jax.Device) -> jax.Array | np.ndarray:
     """A single-device array, where a program on ``device`` can take it."""
     if device == x.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from mutarray._array import MutableArray, cell_of, wrap
 from mutarray._cell import BufferCell
 from mutarray._layout import check_sharding
 from mutarray._trace_cells import ValueCell
-from mutarray._types import ArrayLike, Shape
+from mutarray._types import ArrayLike
 from mutarray.errors import DonationError
 
 
@@ -109,17 +108,7 @@ def _put(value: Any, sharding: Sharding) -> jax.Array:
     """Values under a sharding, in buffers of their own; each device gets only its part."""
     if isinstance(value, jax.Array):
         return jax.device_put(value, sharding, may_alias=False)
-    return from_blocks(value.shape, sharding, lambda index: value[index])
-
-
-def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndarray]) -> jax.Array:
-    """An array from the blocks of this process's devices, each made once per device."""
-    shards = []
-    for device, index in sharding.addressable_devices_indices_map(shape).items():
-        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        # A copy of the host's block: XLA may use it as the buffer itself.
-        shards.append(jax.device_put(np.array(block(index)), place, may_alias=False))
-    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+    return _buffers.from_blocks(value.shape, sharding, lambda index: value[index])
 
 
 def own(array: jax.Array, sharding: Sharding) -> MutableArray:

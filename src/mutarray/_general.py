@@ -67,7 +67,7 @@ def write(
     """
     work = compute_sharding(sharding)
     if isinstance(value, jax.Array):
-        value = _near(value, work)
+        value = near(value, work)
     else:
         value = np.asarray(value) if _combine.is_function(op) else np.asarray(value).astype(x.dtype)
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
@@ -89,7 +89,7 @@ def update(
         donate: whether the new array may take over the buffers of ``x``.
     """
     work = compute_sharding(sharding)
-    value = _near(value, work) if isinstance(value, jax.Array) else value
+    value = near(value, work) if isinstance(value, jax.Array) else value
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
     updater = _updater(fn, Home(x.shape, work), place, donate and work is sharding)
     out = updater(_onto(x, work), value)
@@ -129,7 +129,7 @@ def _onto(x: jax.Array, work: Sharding, form: Form | None = None) -> jax.Array:
     return jax.device_put(x, work)
 
 
-def _near(value: jax.Array, work: Sharding) -> jax.Array:
+def near(value: jax.Array, work: Sharding) -> jax.Array:
     """A value on the devices that the array lives on, in the memory that they compute from."""
     default = compute_sharding(value.sharding)
     same_devices = value.sharding.device_set == work.device_set

@@ -10,15 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mutarray import _boxes, _cast, _eager, _general, _jaxapi, _masked, _quick, _traced
+from mutarray import (
+    _boxes,
+    _buffers,
+    _cast,
+    _eager,
+    _frames,
+    _general,
+    _jaxapi,
+    _masked,
+    _quick,
+    _traced,
+)
 from mutarray._cell import BufferCell
 from mutarray._combine import Op, is_function
 from mutarray._form import Selection
 from mutarray._layout import check_sharding
 from mutarray._select import select
-from mutarray._trace_cells import Cell
+from mutarray._trace_cells import Cell, ValueCell
 from mutarray._types import Index
-from mutarray.errors import BadShardingError, CastError
+from mutarray.errors import BadShardingError, CastError, SpentError
 
 
 def _is_eager(cell: Cell) -> bool:
@@ -231,6 +242,44 @@ def freeze(cell: Cell) -> jax.Array:
 def snapshot(cell: Cell) -> jax.Array:
     """The contents as an immutable array."""
     return get(cell, ...)
+
+
+def working(cell: Cell) -> jax.Array:
+    """The contents as an immutable array in device memory, to compute with."""
+    if isinstance(cell, BufferCell) and cell.work is not cell.sharding and not _jaxapi.in_trace():
+        with cell.lock:
+            return jax.device_put(cell.array(), cell.work, may_alias=False)
+    return snapshot(cell)
+
+
+def duplicate(cell: Cell) -> Cell:
+    """A cell with a copy of the contents, in the same place."""
+    if _is_eager(cell):
+        assert isinstance(cell, BufferCell)
+        with cell.lock:
+            return BufferCell(_buffers.copy(cell.array(), cell.sharding), cell.sharding)
+    value, home = cell.traced_value(), cell.sharding
+    return ValueCell(value if home is None else _frames.place(value, home), home)
+
+
+def is_spent(cell: Cell) -> bool:
+    """Whether the contents are gone."""
+    try:
+        if isinstance(cell, BufferCell):
+            cell.array()
+        else:
+            cell.traced_value()
+    except SpentError:
+        return True
+    return False
+
+
+def wait(cell: Cell) -> None:
+    """Returns when all writes that were begun are done; in a trace, at once."""
+    if isinstance(cell, BufferCell) and not _jaxapi.in_trace():
+        with cell.lock:
+            pending = cell.array()
+        jax.block_until_ready(pending)
 
 
 def sharding(cell: Cell) -> Sharding:

@@ -106,6 +106,17 @@ class NoAtError(MutarrayError, AttributeError):
     """``.at`` was asked for. Mend it by writing in place: ``m[idx] = v``, ``m.add_at(idx, v)``."""
 
 
+class FixedShapeError(MutarrayError, ValueError):
+    """An array was to get another shape in place. Mend it by making a new array."""
+
+
+class ExportError(MutarrayError, BufferError):
+    """DLPack cannot describe the memory of an array: it lies on several devices, or is traced.
+
+    Mend it by exporting one block, ``m.addressable_shards[k].data``.
+    """
+
+
 class DonationError(MutarrayError, ValueError):
     """``donate=True`` for something whose buffers cannot be taken over.
 

@@ -94,7 +94,8 @@ def test_what_numpy_computes(place: tuple[str, str]) -> None:
     row = np.zeros(x.shape[1], np.float32)
     assert np.add.reduce(m, out=row) is row and np.array_equal(row, x.sum(0))
     np.add.at(row, [0, 0], m[0, :2])
-    x += m
+    x += m  # NumPy's own array is NumPy's to write, in its own precision
+    assert np.add(np.full(1, 1e-12), mu.zeros(1), out=np.ones(1))[0] == 1e-12
     x @= mu.mutable_array(np.eye(x.shape[1], dtype=np.float32))
     np.testing.assert_array_equal(x, 2 * np.asarray(m))
 
@@ -108,8 +109,7 @@ def test_what_does_not_fit_out() -> None:
         (lambda: np.add(m, np.ones((1, 3), int), out=m), ValueError, "shape"),
         (lambda: np.add(np.ones((1, 3), int), m, out=m), ValueError, "out= has shape"),
         (lambda: np.add(m, np.ones(2, int), out=m), ValueError, "could not broadcast"),
-        (lambda: np.matmul.at(m, 0, 1), TypeError, "np.matmul.at is no function"),
-        (lambda: np.modf.at(m, 0), TypeError, "np.modf.at is no function"),
+        (lambda: np.frompyfunc(abs, 1, 1).at(m, 0), TypeError, r"\.at is no function.*apply_at"),
         (lambda: np.add.at(m, 3, 1), IndexError, "index 3"),
         (lambda: np.add.at(m, 0, 1.5), TypeError, "same_kind"),
     ]:
@@ -262,7 +262,7 @@ def test_functions_that_write_to_odd_shapes(shape: tuple[int, ...]) -> None:
         (lambda m: np.put(m, [0.5], 1), TypeError, "positions must be integers"),
         (lambda m: np.put(m, [0], 1, mode="drop"), ValueError, "mode='drop'"),
         (lambda m: np.putmask(m, [True], 1), ValueError, "same number of elements"),
-        (lambda m: np.place(m, np.ones((2, 3), bool), []), ValueError, "no values"),
+        (lambda m: np.place(m, np.ones((2, 3), bool), []), ValueError, "no values for 6 positions"),
         (lambda m: np.fill_diagonal(mu.zeros(3), 1), ValueError, "at least two axes"),
         (lambda m: np.fill_diagonal(mu.zeros((2, 2, 3)), 1), ValueError, "same length"),
     ],
@@ -344,6 +344,6 @@ def test_dlpack_says_what_it_cannot_do() -> None:
 def test_array_namespace() -> None:
     m = mu.zeros(3)
     assert m.__array_namespace__() is jnp
-    assert m.__array_namespace__(api_version="2023.12") is jnp
+    assert m.__array_namespace__(api_version="2024.12") is jnp
     with pytest.raises(ValueError, match="1066"):
         m.__array_namespace__(api_version="1066.10")

@@ -194,7 +194,7 @@ class MutableArray(Methods):
         return _numpy.call_function(func, types, args, kwargs)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        return jax.Array.__array_namespace__(self, api_version=api_version)  # pyright: ignore
+        return jnp.zeros(0).__array_namespace__(api_version=api_version)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return _numpy.exported(self).__dlpack__(**kwargs)

@@ -17,10 +17,10 @@ from mutarray._layout import split_axes
 from mutarray._trace_cells import Cell
 from mutarray.errors import (
     BadModeError,
-    BadValueError,
     BroadcastError,
     CastError,
     OutOfBoundsError,
+    ShapeError,
     TracedIndexError,
 )
 
@@ -78,6 +78,25 @@ def along_axis(cell: Cell, axis: int, work: Callable[[jax.Array], jax.Array]) ->
             traced = _jaxapi.is_tracer(value)
             value = _frames.place(value, place) if traced else jax.device_put(value, place)
     _ops.put(cell, ..., work(value))
+
+
+def partition(cell: Cell, kth: int, axis: int) -> None:
+    """``jnp.partition`` in place.
+
+    Raises:
+        OutOfBoundsError: there is no such axis, or no such position along it.
+    """
+
+    def work(x: jax.Array) -> jax.Array:
+        n = x.shape[axis]
+        if not -n <= kth < n:
+            raise OutOfBoundsError(
+                f"kth={kth} is out of bounds for axis {axis} with size {n}: allowed are {-n} to "
+                f"{n - 1}"
+            )
+        return jnp.partition(x, kth, axis)
+
+    along_axis(cell, axis, work)
 
 
 # By positions in C order -------------------------------------------------------------------------
@@ -173,15 +192,15 @@ def fill_diagonal(cell: Cell, value: Any, wrap: bool = False) -> None:
     """``np.fill_diagonal``: writes to the elements whose indices are all the same.
 
     Raises:
-        BadValueError: the array has less than two axes, or more than two of unequal lengths.
+        ShapeError: the array has less than two axes, or more than two of unequal lengths.
     """
     shape = cell.shape
     if len(shape) < 2:
-        raise BadValueError(
+        raise ShapeError(
             f"a mutable array of shape {shape} has no diagonal: it must have at least two axes"
         )
     if len(shape) > 2 and len(set(shape)) > 1:
-        raise BadValueError(
+        raise ShapeError(
             f"a mutable array of shape {shape} has no diagonal: more than two axes must all have "
             "the same length"
         )
@@ -214,7 +233,7 @@ def place(cell: Cell, mask: Any, values: Any) -> None:
     """``np.place``: the first value where the mask is true first, and so on, repeated.
 
     Raises:
-        BadValueError: there are no values, and the mask is true somewhere.
+        BroadcastError: there are no values, and the mask is true somewhere.
         TracedIndexError: the mask is traced, and there is more than one value.
     """
     mask, values = _mask(cell, mask), _cast.as_value(values)
@@ -228,7 +247,9 @@ def place(cell: Cell, mask: Any, values: Any) -> None:
         )
     positions = np.flatnonzero(np.asarray(mask))
     if positions.size and not np.size(values):
-        raise BadValueError("np.place got no values, and a mask that is true somewhere")
+        raise BroadcastError(
+            f"np.place got no values for {positions.size} positions: pass at least one value"
+        )
     if positions.size:
         _write_flat(cell, positions, _repeated(values, np.arange(positions.size)))
 

@@ -17,7 +17,7 @@ from mutarray import _inplace, _ops
 from mutarray._handle import cell_of, plain, value_of
 from mutarray._operators import Operators
 from mutarray._types import ArrayLike
-from mutarray.errors import FixedShapeError
+from mutarray.errors import ShapeError
 
 LEFT_OUT = {
     "aval": "a type inside of JAX: jax.typeof(m[...])",
@@ -225,7 +225,7 @@ class Methods(Operators):
             axis: the axis.
 
         Raises:
-            OutOfBoundsError: there is no such axis.
+            OutOfBoundsError: there is no such axis, or no such position along it.
 
         Example:
             >>> import jax.numpy as jnp, mutarray as mu
@@ -234,7 +234,7 @@ class Methods(Operators):
             >>> m[...]
             Array([1, 2, 3], dtype=int32)
         """
-        _inplace.along_axis(cell_of(self), axis, lambda x: jnp.partition(x, kth, axis))
+        _inplace.partition(cell_of(self), kth, axis)
 
     def put(self, indices: Any, values: ArrayLike, mode: str = "raise") -> None:
         """Writes at positions counted in C order; values that are too few begin anew (``np.put``).
@@ -264,9 +264,9 @@ class Methods(Operators):
         """Refused: shape and sharding belong together, and do not change.
 
         Raises:
-            FixedShapeError: always.
+            ShapeError: always.
         """
-        raise FixedShapeError(
+        raise ShapeError(
             f"a mutable array of shape {cell_of(self).shape} cannot be resized to "
             f"{shape[0] if len(shape) == 1 else shape}: its sharding was made for its shape. Make "
             "a new one: mutarray.mutable_array(jnp.resize(m[...], shape), sharding)"

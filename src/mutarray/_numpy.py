@@ -74,7 +74,8 @@ def call_ufunc(
     if method == "at" and isinstance(inputs[0], Handle):
         return _at(ufunc, *inputs)
     fn = _counterpart(ufunc)
-    if method != "__call__" or fn is None or not set(kwargs) <= {"out"}:
+    ours = all(out is None or isinstance(out, Handle) for out in outs)
+    if method != "__call__" or fn is None or not ours or not set(kwargs) <= {"out"}:
         return _by_numpy(getattr(ufunc, method), inputs, kwargs)
     if len(outs) == 1 and len(inputs) == 2 and inputs[0] is outs[0] and inputs[1] is not outs[0]:
         _ops.update(cell_of(outs[0]), fn, inputs[1])  # in the memory of the array
@@ -107,11 +108,8 @@ def _operand(x: Any) -> Any:
     return plain(x) if isinstance(x, Handle) else np.asarray(x)
 
 
-def _store(out: Any, value: jax.Array) -> Any:
+def _store(out: Handle, value: jax.Array) -> Any:
     """Writes a result to what was given as ``out=``, and gives that back."""
-    if not isinstance(out, Handle):
-        np.copyto(out, np.asarray(value), casting="same_kind")
-        return out
     cell = cell_of(out)
     if value.ndim > len(cell.shape):
         raise BroadcastError(
@@ -129,7 +127,7 @@ def _at(ufunc: np.ufunc, m: Any, index: Any, value: Any = None) -> None:
         _ops.put(cell, plain(index), value, op=op)
         return
     fn = _counterpart(ufunc)
-    if fn is None or ufunc.nin > 2 or ufunc.nout != 1 or ufunc.signature is not None:
+    if fn is None or ufunc.nin > 2:  # NumPy lets none pass that give more than one
         raise TypeError(
             f"np.{ufunc.__name__}.at is no function of one or two elements that jax.numpy has: use "
             "m.apply_at(fn, idx, value) with a function that JAX can trace"

@@ -106,8 +106,11 @@ class NoAtError(MutarrayError, AttributeError):
     """``.at`` was asked for. Mend it by writing in place: ``m[idx] = v``, ``m.add_at(idx, v)``."""
 
 
-class FixedShapeError(MutarrayError, ValueError):
-    """An array was to get another shape in place. Mend it by making a new array."""
+class ShapeError(MutarrayError, ValueError):
+    """An operation needs another shape than the array has, or would give it another shape.
+
+    Mend it by making a new array of the shape that the message names.
+    """
 
 
 class ExportError(MutarrayError, BufferError):

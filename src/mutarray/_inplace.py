@@ -63,15 +63,12 @@ def along_axis(cell: Cell, axis: int, work: Callable[[jax.Array], jax.Array]) ->
     Raises:
         OutOfBoundsError: there is no such axis.
     """
-    ndim, axis = len(cell.shape), operator.index(axis)
-    if not -ndim <= axis < ndim:
-        allowed = f"allowed are {-ndim} to {ndim - 1}" if ndim else "it has none"
-        raise OutOfBoundsError(
-            f"axis {axis} is out of bounds for a mutable array of {ndim} axes: {allowed}"
-        )
+    axis = _axis(cell, axis)
+    if 0 in cell.shape:  # nothing to do, and JAX 0.9 fails to compile it
+        return
     value, sharding = _ops.working(cell), cell.sharding
     if isinstance(sharding, NamedSharding):
-        entries: list[Any] = list(split_axes(sharding, ndim))
+        entries: list[Any] = list(split_axes(sharding, len(cell.shape)))
         if entries[axis]:
             entries[axis] = None  # JAX sorts along no axis that an explicit mesh splits
             place = NamedSharding(sharding.mesh, PartitionSpec(*entries))
@@ -87,16 +84,25 @@ def partition(cell: Cell, kth: int, axis: int) -> None:
         OutOfBoundsError: there is no such axis, or no such position along it.
     """
 
-    def work(x: jax.Array) -> jax.Array:
-        n = x.shape[axis]
-        if not -n <= kth < n:
-            raise OutOfBoundsError(
-                f"kth={kth} is out of bounds for axis {axis} with size {n}: allowed are {-n} to "
-                f"{n - 1}"
-            )
-        return jnp.partition(x, kth, axis)
+    axis = _axis(cell, axis)
+    n = cell.shape[axis]
+    if not -n <= kth < n:
+        allowed = f"allowed are {-n} to {n - 1}" if n else "it has no elements"
+        raise OutOfBoundsError(
+            f"kth={kth} is out of bounds for axis {axis} with size {n}: {allowed}"
+        )
+    along_axis(cell, axis, lambda x: jnp.partition(x, kth, axis))
 
-    along_axis(cell, axis, work)
+
+def _axis(cell: Cell, axis: int) -> int:
+    """An axis that the array has."""
+    ndim, axis = len(cell.shape), operator.index(axis)
+    if not -ndim <= axis < ndim:
+        allowed = f"allowed are {-ndim} to {ndim - 1}" if ndim else "it has none"
+        raise OutOfBoundsError(
+            f"axis {axis} is out of bounds for a mutable array of {ndim} axes: {allowed}"
+        )
+    return axis
 
 
 # By positions in C order -------------------------------------------------------------------------

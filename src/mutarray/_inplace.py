@@ -83,7 +83,6 @@ def partition(cell: Cell, kth: int, axis: int) -> None:
     Raises:
         OutOfBoundsError: there is no such axis, or no such position along it.
     """
-
     axis = _axis(cell, axis)
     n = cell.shape[axis]
     if not -n <= kth < n:

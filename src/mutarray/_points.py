@@ -247,14 +247,9 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
 
 
 def _identity(op: str, dtype: Any) -> Any:
-    """What an element is combined with to stay as it is."""
-    if op == "add" and jnp.issubdtype(dtype, jnp.inexact):
-        zero = complex(-0.0, -0.0) if jnp.issubdtype(dtype, jnp.complexfloating) else -0.0
-        return np.asarray(zero).astype(dtype)  # 0.0 would make a 0.0 of a -0.0
+    """What an integer or a boolean is combined with to stay as it is."""
     if op in ("add", "multiply"):
         return np.asarray(op == "multiply").astype(dtype)
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return np.asarray(np.inf if op == "min" else -np.inf).astype(dtype)
     if dtype == np.bool_:
         return np.asarray(op == "min")
     info = jnp.iinfo(dtype)
@@ -307,8 +302,9 @@ def _scatter(
     x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: str
 ) -> jax.Array:
     """``core``, one window for each point, written to points that differ, or combined with them."""
-    # No complex number leaves all others as they are when they are multiplied by it.
-    exact = op == "multiply" and jnp.issubdtype(x.dtype, jnp.complexfloating)
+    # Floats are left alone by nothing but a set: XLA's CPU code takes denormals for 0, 0.0 + -0.0
+    # is 0.0, and multiplied by 1 a complex infinity becomes NaN.
+    exact = op != "set" and jnp.issubdtype(x.dtype, jnp.inexact)
     at = _windows(form, starts, points, spread_loose=exact)
     update = jnp.transpose(core, [at.order.index(axis) for axis in range(len(at.order))])
     for axis, shift in at.shifts.items():

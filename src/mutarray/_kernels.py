@@ -119,8 +119,10 @@ def read_spans(x: jax.Array, form: Form, starts: Operands, fill: Any) -> jax.Arr
     return sub
 
 
-def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> jax.Array:
-    """``x`` with ``sub`` where the spans lie."""
+def write_spans(
+    x: jax.Array, form: Form, starts: Operands, sub: jax.Array, op: str = "set"
+) -> jax.Array:
+    """``x`` with ``sub`` put, or combined with what is there, where the spans lie."""
     bases, offsets = _bases(form, starts)
     extents = _extents(form)
     keep: jax.Array | None = None
@@ -136,12 +138,18 @@ def write_spans(x: jax.Array, form: Form, starts: Operands, sub: jax.Array) -> j
             sub = _points.taken(sub, source, d)
         along = _points.along(inside, d, x.ndim)
         keep = along if keep is None else keep & along
-    if keep is not None:
-        sub = jnp.where(keep, sub, _window(x, bases, extents))
+    if keep is not None or op != "set":
+        old = _window(x, bases, extents)
+        sub = combine(old, sub, op)
+        sub = sub if keep is None else jnp.where(keep, sub, old)
     sub = _jaxapi.to_memory_of(sub, x)
     if extents == x.shape:
         return sub
     return lax.dynamic_update_slice(x, sub, _same_type(bases))
+
+
+_HARMLESS = ("set", "add", "min", "max")
+"""What may be done to elements that are then kept as they were: no gradient of it is infinite."""
 
 
 def sub_shape(form: Form) -> tuple[int, ...]:
@@ -255,8 +263,8 @@ def write(
             return _write_one_by_one(x, form, starts, points, core, op)
         work = _jaxapi.to_device_memory(x)
         return _jaxapi.to_memory_of(_points.place(work, form, starts, points, core, op), x)
-    if op == "set" and form.points_shape is None:
-        return write_spans(x, form, starts, core)
+    if op in _HARMLESS and form.points_shape is None and form.mask_dims is None:
+        return write_spans(x, form, starts, core, op)
     sub = read_spans(x, form, starts, jnp.zeros((), x.dtype))
     if form.mask_dims is not None:
         inside = jnp.expand_dims(mask, [d for d in range(x.ndim) if d not in form.mask_dims])

@@ -117,9 +117,15 @@ class _Windows(NamedTuple):
     inside: jax.Array | None
 
 
-def _windows(form: Form, starts: Operands, points: Operands) -> _Windows:
+def _windows(
+    form: Form, starts: Operands, points: Operands, spread_loose: bool = False
+) -> _Windows:
     count = math.prod(form.points_shape or ())
-    spread = [d for d in form.span_dims if form.dims[d].step > 1]  # pyright: ignore
+    spread = [
+        d
+        for d, span in zip(form.span_dims, form.spans, strict=True)
+        if span.step > 1 or (spread_loose and span.rule == "loose")
+    ]
     rank = 1 + len(spread)
     columns: dict[int, jax.Array] = {
         d: along(p, 0, rank)
@@ -132,7 +138,7 @@ def _windows(form: Form, starts: Operands, points: Operands) -> _Windows:
         if span.rule != "exact":
             start = position(start, n, span.wrap)
         start = jnp.asarray(start)
-        if span.step > 1:
+        if d in spread:
             if span.rule == "window":
                 start = jnp.clip(start, 0, n - min(span.extent, n))
             at = start + jnp.arange(span.size, dtype=start.dtype) * span.step
@@ -241,11 +247,9 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
 
 
 def _identity(op: str, dtype: Any) -> Any:
-    """What an element is combined with to stay as it is."""
+    """What an integer or a boolean is combined with to stay as it is."""
     if op in ("add", "multiply"):
         return np.asarray(op == "multiply").astype(dtype)
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return np.asarray(np.inf if op == "min" else -np.inf).astype(dtype)
     if dtype == np.bool_:
         return np.asarray(op == "min")
     info = jnp.iinfo(dtype)
@@ -298,7 +302,10 @@ def _scatter(
     x: jax.Array, form: Form, starts: Operands, points: Operands, core: jax.Array, op: str
 ) -> jax.Array:
     """``core``, one window for each point, written to points that differ, or combined with them."""
-    at = _windows(form, starts, points)
+    # Floats are left alone by nothing but a set: XLA's CPU code takes denormals for 0, 0.0 + -0.0
+    # is 0.0, and multiplied by 1 a complex infinity becomes NaN.
+    exact = op != "set" and jnp.issubdtype(x.dtype, jnp.inexact)
+    at = _windows(form, starts, points, spread_loose=exact)
     update = jnp.transpose(core, [at.order.index(axis) for axis in range(len(at.order))])
     for axis, shift in at.shifts.items():
         update, inside = _shifted(update, axis, -shift)

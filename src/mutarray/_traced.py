@@ -1,10 +1,9 @@
 """Reads and writes inside a trace: owner-computes where the array lies on a mesh.
 
 The sharding is static, so a `jax.shard_map` over the array's own mesh runs `_owners` on each
-device.
-No partitioner has to understand an index, nothing is gathered, and the answer is the same on any
-number of devices. An array that lies whole wherever the code runs is worked on as it is; one whose
-sharding no mesh describes goes by the general engine (`_gather`).
+device. No partitioner has to understand an index, nothing is gathered, and the answer is the same
+on any number of devices. An array that lies whole wherever the code runs is worked on as it is; one
+whose sharding no mesh describes goes by the general engine (`_gather`).
 """
 
 from __future__ import annotations

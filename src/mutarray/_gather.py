@@ -36,15 +36,7 @@ def read(
     fill: Any = None,
     out_spec: PartitionSpec | None = None,
 ) -> jax.Array:
-    """What a selection takes from an array.
-
-    Args:
-        x: the array's value.
-        home: where it lives.
-        selection: what to take.
-        fill: what stands for elements out of range; ``None`` for JAX's choice.
-        out_spec: how the result is split; ``None`` for `read_spec`.
-    """
+    """What a selection takes from an array; as `_traced.read`."""
     form = selection.form
     if form.is_whole:
         return x if out_spec is None else frame_of(x, home).scatter(x, out_spec)
@@ -68,15 +60,7 @@ def read(
 def write(
     x: jax.Array, home: Home, selection: Selection, value: jax.Array, op: Op = "set"
 ) -> jax.Array:
-    """The array with a value written to, or combined with, a selection.
-
-    Args:
-        x: the array's value.
-        home: where it lives.
-        selection: where to write.
-        value: of the array's dtype; broadcasts to the selection's result.
-        op: what to do with old and new elements.
-    """
+    """The array with a value written to a selection; as `_traced.write`."""
     form = selection.form
     frame = frame_of(x, home)
     if form.is_whole:  # each device has, or gets, what it needs: nothing to gather

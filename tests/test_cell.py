@@ -150,8 +150,10 @@ def test_the_default_fill_value_is_jaxs(run: Any, dtype: Any, fill: Any) -> None
     got = run(lambda m, i: mu.get(m, (i, 0), mode="fill"))(m, np.array([1, 9]))
     reference = jnp.asarray(x).at[jnp.array([1, 9]), 0].get(mode="fill")
     assert got.dtype == dtype
-    bits = lambda x: np.asarray(x).view(np.uint8)  # noqa: E731 (NumPy compares no bfloat16 NaNs)
-    np.testing.assert_array_equal(bits(got), bits(reference))
+    bits = [
+        np.asarray(x).view(np.uint8) for x in (got, reference)
+    ]  # NumPy compares no bfloat16 NaNs
+    np.testing.assert_array_equal(*bits)
     np.testing.assert_array_equal(np.asarray(got)[1].astype(complex).real, np.float64(fill))
 
 

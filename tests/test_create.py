@@ -347,7 +347,10 @@ def test_every_dtype(dtype: Any) -> None:
     dtype = np.dtype(dtype)
     s = NamedSharding(m42(), P("i"))
     x = (np.arange(8 * 4).reshape(8, 4) % 4 + 1).astype(dtype)
-    bits = lambda x: np.asarray(x).view(np.uint8)  # noqa: E731 (NaNs of these are not compared)
+
+    def bits(x: Any) -> np.ndarray:
+        return np.asarray(x).view(np.uint8)  # NaNs of these are not compared
+
     np.testing.assert_array_equal(bits(mu.mutable_array(jnp.asarray(x), s)), bits(x))
     for m in (mu.mutable_array(x, s),):
         assert m.dtype == dtype and m.itemsize == dtype.itemsize

@@ -125,7 +125,7 @@ def test_methods_are_documented() -> None:
         "The elements with the axes in reverse order; as ``jax.Array.T``."
     )
     with pytest.raises(AttributeError, match="'MutableArray' object has no attribute 'summ'"):
-        mu.zeros(3).summ  # noqa: B018
+        _ = mu.zeros(3).summ
 
 
 # Where it is -------------------------------------------------------------------------------------

@@ -69,13 +69,8 @@ def _bases(form: Form, starts: Operands) -> tuple[list[Any], list[Any]]:
             bases.append(0)
             offsets.append(None)
             continue
-        start = next(given)
-        if dim.rule == "exact":
-            bases.append(start)
-            offsets.append(None)
-            continue
-        start = _points.position(start, n, dim.wrap)
-        base = jnp.clip(start, 0, n - min(dim.extent, n))
+        start = _points.first_position(dim, n, next(given))
+        base = jnp.clip(start, 0, n - min(dim.extent, n)) if dim.rule == "loose" else start
         bases.append(base)
         offsets.append(start - base if dim.rule == "loose" else None)
     return bases, offsets

@@ -105,9 +105,14 @@ def result_entries(form: Form, lanes: Sequence[Lane]) -> PartitionSpec:
     """How the result of a read is split when it comes out of the ``shard_map``."""
     entries: list[Any] = [None] * len(form.result_shape)
     for d, lane in enumerate(lanes):
-        if lane.axis is not None and (lane.way == "all" or scatters(form, d, lane)):
+        if lane.axis is not None and stays_split(form, d, lane):
             entries[lane.axis] = lane.names
     return PartitionSpec(*entries)
+
+
+def stays_split(form: Form, d: int, lane: Lane) -> bool:
+    """Whether the result of a read is split along a dimension, as far as it shows it."""
+    return lane.way == "all" or scatters(form, d, lane)
 
 
 def scatters(form: Form, d: int, lane: Lane) -> bool:

@@ -108,6 +108,7 @@ class Methods(Operators):
     swapaxes = _method("swapaxes", "The elements with two axes exchanged")
     take = _method("take", "Elements along an axis")
     transpose = _method("transpose", "The elements with the axes in another order")
+    # The array API's name: https://data-apis.org/array-api/latest/API_specification/array_object.html
     mT = _attribute("mT", "The elements with the last two axes exchanged")  # noqa: N815
     T = _attribute("T", "The elements with the axes in reverse order")
 

@@ -115,9 +115,9 @@ def put(
         return _jaxapi.without_mesh(put)(cell, index, value, mode, wrap, unique, op)
     if op == "set" and mode is None and wrap and _put_quickly(cell, index, value):
         return
-    if _put_masked(cell, index, value, op):
-        return
-    selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
+    selection = _mask_on_devices(cell, index, value)
+    if selection is None:
+        selection = select(cell.shape, index, writing=True, mode=mode, wrap=wrap, unique=unique)
     write(cell, selection, checked(cell.dtype, selection, value, op), op)
 
 
@@ -147,26 +147,18 @@ def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
     return True
 
 
-def _put_masked(cell: Cell, index: Index, value: Any, op: Op) -> bool:
-    """Writes a scalar by a mask that stays on the devices; ``False`` where that is not the way."""
-    if not _is_eager(cell) or not _masked.fits(value):
-        return False
-    assert isinstance(cell, BufferCell)
-    selection = _masked.selection(index, cell.shape, cell.sharding) if cell.is_local else None
-    if selection is None:
-        return False
-    value = checked(cell.dtype, selection, value, op)
-    with cell.lock:
-        cell.run_whole(
-            lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
-        )
-    return True
+def _mask_on_devices(cell: Cell, index: Index, value: Any) -> Selection | None:
+    """The selection of a mask that stays on the devices; ``None`` where that is not the way."""
+    if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
+        return None
+    selection = _masked.selection(index, cell.shape, cell.sharding)
+    return selection if selection is not None and _masked.fits(value) else None
 
 
 def _write(cell: BufferCell, selection: Selection, value: Any, op: Op) -> None:
     if not cell.is_local and (cell.memory is None or selection.form.is_whole):
         cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
-    elif selection.form.is_whole:
+    elif selection.form.is_whole or selection.mask is not None:
         cell.run_whole(
             lambda old: _general.write(old, cell.sharding, selection, value, op, donate=True)
         )

@@ -75,10 +75,9 @@ class Tokens:
     def __init__(self) -> None:
         self._seen: list[tuple[Any, jax.Array]] = []
 
-    def add(self, token: jax.Array | None) -> None:
+    def add(self, token: jax.Array) -> None:
         """Notes a read in the current trace."""
-        if token is not None:
-            self._seen.append((_jaxapi.current_trace(), token))
+        self._seen.append((_jaxapi.current_trace(), token))
 
     def take(self) -> list[jax.Array]:
         """The tokens of the current trace, which are then forgotten."""

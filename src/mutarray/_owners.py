@@ -20,7 +20,7 @@ from mutarray import _exact, _kernels, _order, _points
 from mutarray._cast import trim
 from mutarray._combine import Op
 from mutarray._form import Form, Points, Span
-from mutarray._lanes import Lane, scatters
+from mutarray._lanes import Lane, scatters, stays_split
 from mutarray._types import Shape
 
 # On one device -----------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def locate(form: Form, lanes: Sequence[Lane], starts: Sequence[Any], points: Seq
         if isinstance(dim, Points):
             dims.append(Points())
             continue
-        begin = _first_position(dim, n, next(given))
+        begin = _points.first_position(dim, n, next(given))
         if dim.rule == "loose":
             at = begin + jnp.arange(dim.size, dtype=begin.dtype) * dim.step
             inside[len(found)] = (at >= 0) & (at < n)
@@ -86,14 +86,6 @@ def locate(form: Form, lanes: Sequence[Lane], starts: Sequence[Any], points: Seq
     here = replace(form, shape=sizes, dims=tuple(dims), result_shape=(), sources=())
     here = replace(here, rule="drop" if split else form.rule)
     return Here(here, [s for s, _ in found], local, [f for _, f in found], inside)
-
-
-def _first_position(dim: Span, n: int, start: Any) -> Any:
-    """Where in the array a span begins, after the rule for starts out of range."""
-    if dim.rule == "exact":
-        return jnp.asarray(start)
-    start = _points.position(start, n, dim.wrap)
-    return start if dim.rule == "loose" else jnp.clip(start, 0, n - min(dim.extent, n))
 
 
 def _offset(lane: Lane, dtype: Any) -> jax.Array:
@@ -268,15 +260,10 @@ def read(
         if first is not None:
             whole = jnp.zeros((*core.shape[:axis], span.size, *core.shape[axis + 1 :]), core.dtype)
             core = lax.dynamic_update_slice_in_dim(whole, core, first, axis)
-    scattered = [
-        axis
-        for (axis, _, lane), d in zip(spans, form.span_dims, strict=True)
-        if scatters(form, d, lane)
-    ]
     for axis, span, lane in spans:
         if span.flip and lane.way != "all":
             core = _turned(core, axis, lane)
-    core = _exact.total(core, _sum(lanes, spans, scattered))
+    core = _exact.total(core, _sum(form, lanes))
     received = any(lane.way in ("part", "points") and lane.parts > 1 for lane in lanes)
     core, token = _order.token_of(core, received)
     core = _filled(core, form, here, fill)
@@ -286,13 +273,16 @@ def read(
     return _to_result(core, form, lanes), token.reshape(1)
 
 
-def _sum(
-    lanes: Sequence[Lane], spans: Sequence[tuple[int, Span, Lane]], scattered: Sequence[int]
-) -> _exact.Sum:
-    scatters = tuple((axis, lane.names) for axis, _, lane in spans if axis in scattered)
-    done = {name for _, names in scatters for name in names}
+def _sum(form: Form, lanes: Sequence[Lane]) -> _exact.Sum:
+    """What a read sums over: along *part* and *points*, scattered where the result stays split."""
+    scattered = tuple(
+        (axis, lane.names)
+        for (axis, _, lane), d in zip(_span_lanes(form, lanes), form.span_dims, strict=True)
+        if scatters(form, d, lane)
+    )
+    done = {name for _, names in scattered for name in names}
     names = [name for lane in lanes if lane.way in ("part", "points") for name in lane.names]
-    return _exact.Sum(scatters, tuple(name for name in names if name not in done))
+    return _exact.Sum(scattered, tuple(name for name in names if name not in done))
 
 
 def _filled(core: jax.Array, form: Form, here: Here, fill: Any) -> jax.Array:
@@ -312,7 +302,7 @@ def _to_result(core: jax.Array, form: Form, lanes: Sequence[Lane]) -> jax.Array:
     """The core, which is ascending and flipped where it is to be, in the shape the user sees."""
     sizes = list(form.result_shape)
     for d, lane in enumerate(lanes):
-        if lane.axis is not None and (lane.way == "all" or scatters(form, d, lane)):
+        if lane.axis is not None and stays_split(form, d, lane):
             sizes[lane.axis] //= lane.parts
     dims = tuple(d._replace(flip=False) if isinstance(d, Span) else d for d in form.dims)
     return _kernels.to_result(core, replace(form, dims=dims, result_shape=tuple(sizes)))

@@ -39,6 +39,14 @@ def position(x: Any, n: int, wrap: bool) -> jax.Array:
     return jnp.where(x < 0, x + n, x) if wrap else x
 
 
+def first_position(span: Span, n: int, start: Any) -> jax.Array:
+    """Where along an axis of length ``n`` a span begins, after its rule for starts out of range."""
+    if span.rule == "exact":
+        return jnp.asarray(start)
+    start = position(start, n, span.wrap)
+    return start if span.rule == "loose" else jnp.clip(start, 0, n - min(span.extent, n))
+
+
 def positions_of(form: Form, points: Operands) -> list[jax.Array]:
     """The index arrays, flat and of equal length."""
     shape = form.points_shape or ()
@@ -135,12 +143,8 @@ def _windows(
     loose: dict[int, jax.Array] = {}
     for d, span, start in zip(form.span_dims, form.spans, starts, strict=True):
         n = form.shape[d]
-        if span.rule != "exact":
-            start = position(start, n, span.wrap)
-        start = jnp.asarray(start)
+        start = first_position(span, n, start)
         if d in spread:
-            if span.rule == "window":
-                start = jnp.clip(start, 0, n - min(span.extent, n))
             at = start + jnp.arange(span.size, dtype=start.dtype) * span.step
             columns[d] = along(jnp.where(at < 0, n, at), 1 + spread.index(d), rank)
             continue

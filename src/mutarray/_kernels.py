@@ -91,7 +91,7 @@ def _window(x: jax.Array, bases: Operands, extents: tuple[int, ...]) -> jax.Arra
 
 def _same_type(bases: Operands) -> list[jax.Array]:
     """Starts of one integer type, as XLA wants them."""
-    arrays = [jnp.asarray(b) for b in bases]
+    arrays = [b if isinstance(b, jax.Array) else jnp.asarray(b) for b in bases]
     wide = any(a.dtype.itemsize > 4 for a in arrays)
     return [a.astype(jnp.int64 if wide else jnp.int32) for a in arrays]
 

@@ -42,7 +42,8 @@ def position(x: Any, n: int, wrap: bool) -> jax.Array:
 def first_position(span: Span, n: int, start: Any) -> jax.Array:
     """Where along an axis of length ``n`` a span begins, after its rule for starts out of range."""
     if span.rule == "exact":
-        return jnp.asarray(start)
+        # In an eager shard_map body JAX 0.9 cannot make an array of what is one.
+        return start if isinstance(start, jax.Array) else jnp.asarray(start)
     start = position(start, n, span.wrap)
     return start if span.rule == "loose" else jnp.clip(start, 0, n - min(span.extent, n))
 

@@ -50,10 +50,13 @@ CORE = [
     "_ops",
     "_apply",
     "_repr",
+    "_table",
     "_handle",
     "_inplace",
     "_pickled",
     "_operators",
+    "_placement",
+    "_show",
     "_methods",
     "_numpy",
     "_array",
@@ -66,12 +69,14 @@ CORE = [
     "_jit",
     "__init__",
 ]
-ROOMS = ["_show", "demo", "doctor", "cli", "__main__"]
+ROOMS = ["demo", "doctor", "cli", "__main__"]
 ORDER = {name: rank for rank, name in enumerate(CORE + ROOMS)}
 
 THE_DOOR = "_jaxapi"
 PRIVATE_JAX = ("jax._src", "jax.extend", "jax.experimental", "jax.__version__", "jaxlib")
 CORE_NEEDS = sys.stdlib_module_names | {"jax", "numpy", PACKAGE}
+# Methods of the array draw with what is optional: one file may import it, when it is used.
+CORE_USES = {"_show": {"treescope"}}
 
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
@@ -138,8 +143,12 @@ def door_faults(module: str, tree: ast.Module) -> Iterator[str]:
 def need_faults(module: str, tree: ast.Module) -> Iterator[str]:
     if module not in CORE:
         return
+    functions = (node for node in ast.walk(tree) if isinstance(node, Function))
+    when_used = {line for function in functions for line, _ in imports(function)}
     for line, name in imports(tree):
         package = name.split(".")[0]
+        if line in when_used and package in CORE_USES.get(module, ()):
+            continue
         if package and package not in CORE_NEEDS:
             yield f"line {line}: the core does without {package}"
 
@@ -200,6 +209,9 @@ def test_the_core_does_without_the_rooms(room):
         ("_plan", "import jax\nx = jax.__version__ > '1'", "_jaxapi only"),
         ("_plan", "import scipy.special", "without scipy"),
         ("_plan", "def f():\n    import rich", "without rich"),
+        ("_plan", "def f():\n    import treescope", "without treescope"),
+        ("_show", "import treescope", "without treescope"),
+        ("_show", "def f():\n    import scipy", "without scipy"),
         ("_plan", "\n" * 401, "more than 400"),
         ("_plan", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines"),
         ("_plan", "class A:\n  async def g(self):\n" + "    x = 1\n" * 60, "g has 61 lines"),
@@ -214,6 +226,7 @@ def test_a_fault_is_found(module, source, fault):
     [
         ("_jaxapi", "from jax._src import core\nfrom jax.extend import backend"),
         ("_ops", "import numpy as np\nfrom mutarray import _plan\nfrom mutarray._eager import run"),
+        ("_show", "def f():\n    from treescope import rendering_parts"),
         ("cli", "import rich\nimport mutarray as mu\nfrom mutarray.demo import digits"),
         ("demo", "from mutarray.demo.checks import Check\nfrom mutarray import zeros"),
         ("_plan", "def f():\n" + "    x = 1\n" * 59),

@@ -27,6 +27,12 @@ PROGRAM = textwrap.dedent(
     assert len(m.addressable_shards) == 2, m.addressable_shards
     text = repr(m)
     assert "float32[8, 3]" in text and "'d'" in text and "?" in text, text
+    rows = m.layout().rows
+    assert [row.process for row in rows] == [0, 0, 1, 1], rows
+    assert [row.box[0] for row in rows] == [(0, 2), (2, 4), (4, 6), (6, 8)], rows
+    if rank == 0:  # alone: to show an array takes no other process
+        m.visualize()
+        m._repr_html_()
     m[5] = 1.0
     m[1:6] = 2.0
     rows = np.concatenate([np.asarray(b.data)[:, 0] for b in m.addressable_shards])
@@ -68,6 +74,7 @@ def test_two_processes() -> None:
             out, err = process.communicate(timeout=240)
             assert process.returncode == 0, err
             assert f"done {rank}" in out
+            assert out.count("CPU ") == (4 if rank == 0 else 0), out
     finally:
         for process in running:
             process.kill()

@@ -17,12 +17,14 @@ from mutarray._create import mutable_array
 from mutarray._explain import Explanation, explain
 from mutarray._guard import no_gather
 from mutarray._items import ds
+from mutarray._placement import LayoutTable
 from mutarray._verbs import addupdate, freeze, get, set, swap
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Explanation",
+    "LayoutTable",
     "MutableArray",
     "addupdate",
     "ds",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mutarray import _boxes, _cast, _jaxapi, _lanes, _ops, _repr, _traced
+from mutarray import _boxes, _jaxapi, _lanes, _ops, _repr, _table, _traced
 from mutarray._array import MutableArray, cell_of
 from mutarray._cell import BufferCell
 from mutarray._form import Form, Selection, Span
@@ -19,7 +19,7 @@ from mutarray._layout import Shard
 from mutarray._plan import plan
 from mutarray._select import select
 from mutarray._trace_cells import Cell
-from mutarray._types import Index, Shape
+from mutarray._types import Index
 
 
 class Move(NamedTuple):
@@ -87,8 +87,7 @@ class Explanation:
         rows.append(
             ("temporary memory", f"{_repr.show_bytes(self.temporary_bytes)} on each device")
         )
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+        return _table.as_text(rows)
 
 
 def explain(
@@ -139,8 +138,9 @@ def explain(
     how = _eagerly if eager and selection.is_known else _in_a_program
     way, moves, temporary = how(cell, selection, idx, value)
     return Explanation(
-        f"{'write' if writing else 'read'} of {_named(cell, selection.form.result_shape)} in "
-        f"{_named(cell, cell.shape)}",
+        f"{'write' if writing else 'read'} of "
+        f"{_repr.kind_of(cell.dtype, selection.form.result_shape)} in "
+        f"{_repr.kind_of(cell.dtype, cell.shape)}",
         way,
         selection.form.count * cell.dtype.itemsize,
         _touched(cell, selection),
@@ -148,11 +148,6 @@ def explain(
         tuple(move for move in moves if move.nbytes),
         temporary,
     )
-
-
-def _named(cell: Cell, shape: Shape) -> str:
-    name = str(cell.dtype) if _cast.is_key(cell.dtype) else np.dtype(cell.dtype).name
-    return f"{name}[{', '.join(map(str, shape))}]"
 
 
 def _touched(cell: Cell, selection: Selection) -> tuple[Shard, ...] | None:

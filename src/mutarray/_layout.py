@@ -130,6 +130,11 @@ def check_sharding(shape: Shape, sharding: object) -> None:
         ) from None
 
 
+def memory_kind_of(sharding: Sharding) -> str:
+    """The kind of memory that it names, or that its devices take where it names none."""
+    return sharding.memory_kind or next(iter(sharding.device_set)).default_memory().kind
+
+
 def _axes(names: object) -> tuple[str, ...]:
     """The mesh axes of one entry of a spec."""
     if names is None:

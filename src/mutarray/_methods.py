@@ -13,9 +13,10 @@ from typing import Any, NoReturn, Self
 import jax
 import jax.numpy as jnp
 
-from mutarray import _inplace, _ops
+from mutarray import _inplace, _ops, _placement, _show
 from mutarray._handle import cell_of, plain, value_of
 from mutarray._operators import Operators
+from mutarray._placement import LayoutTable
 from mutarray._types import ArrayLike
 from mutarray.errors import ShapeError
 
@@ -189,6 +190,68 @@ class Methods(Operators):
             Array([0., 0., 0.], dtype=float32)
         """
         return _ops.snapshot(cell_of(self))
+
+    # What shows it -------------------------------------------------------------------------------
+
+    def layout(self) -> LayoutTable:
+        """Which device holds which part, as a table; read off shape and sharding alone.
+
+        Returns:
+            A `LayoutTable`, which prints as a table; its ``rows`` have the numbers.
+
+        Raises:
+            TraceError: inside a trace that does not know the devices.
+
+        Example:
+            >>> import mutarray as mu
+            >>> m = mu.zeros((4, 3))
+            >>> m.layout().rows[0].box
+            ((0, 4), (0, 3))
+            >>> print(m.layout())
+            device  box         bytes  replica  process  memory
+            CPU 0   [0:4, 0:3]  48 B   0        0        device
+        """
+        return _placement.table_of(cell_of(self))
+
+    def visualize(self, **options: Any) -> None:
+        """Prints a picture of which device holds which part; read off shape and sharding alone.
+
+        It is that of ``jax.debug.visualize_array_sharding``, for any number of axes: of more than
+        two, the last two are drawn for each part that the axes before them are split into.
+
+        Args:
+            options: ``use_color``, ``scale``, ``min_width``, ``max_width`` and ``color_map``, as
+                ``jax.debug.visualize_sharding`` takes them.
+
+        Raises:
+            MissingLibraryError: rich is not installed.
+            TraceError: inside a trace that does not know the devices.
+
+        Example:
+            >>> import jax, mutarray as mu
+            >>> from jax.sharding import NamedSharding, PartitionSpec as P
+            >>> s = NamedSharding(jax.make_mesh((4,), ("i",)), P("i"))
+            >>> mu.zeros(8, sharding=s).visualize(use_color=False)
+            ┌───────┬───────┬───────┬───────┐
+            │ CPU 0 │ CPU 1 │ CPU 2 │ CPU 3 │
+            └───────┴───────┴───────┴───────┘
+            <BLANKLINE>
+        """
+        _show.draw(cell_of(self), options)
+
+    @property
+    def _repr_html_(self) -> Callable[[], str | None]:
+        # A property, for treescope frames what a class has as a method, and this is by treescope.
+        return self._html
+
+    def _html(self) -> str | None:
+        return _show.html(self)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        return _show.as_node(self, path)
+
+    def __treescope_ndarray_adapter__(self) -> Any:
+        return _show.adapter()
 
     # What writes ---------------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mutarray import _buffers, _cast, _jaxapi
 from mutarray._cell import BufferCell
-from mutarray._layout import Layout, layout_of
+from mutarray._layout import Layout, layout_of, memory_kind_of
 from mutarray._trace_cells import Cell, OpaqueCell
+from mutarray._types import Shape
 from mutarray.errors import SpentError
 
 _EDGE = 3
@@ -26,21 +27,31 @@ def describe(cell: Cell | OpaqueCell) -> str:
     """One line: dtype, shape, spec, mesh, memory kind and a few values."""
     if isinstance(cell, OpaqueCell):
         return f"MutableArray(<{type(cell.child).__name__}>)"
-    kind = f"{np.dtype(cell.dtype).name if not _cast.is_key(cell.dtype) else cell.dtype}"
-    head = f"{kind}[{', '.join(map(str, cell.shape))}]"
-    place = "" if cell.sharding is None else f", {describe_sharding(cell.sharding)}"
+    head = heading(cell)
     if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
-        return f"MutableArray({head}{place}, traced)"
+        return f"MutableArray({head}, traced)"
     try:
         values = _values(cell)
     except SpentError:
-        return f"MutableArray({head}{place}, spent)"
-    return f"MutableArray({head}{place}, values={values})"
+        return f"MutableArray({head}, spent)"
+    return f"MutableArray({head}, values={values})"
+
+
+def heading(cell: Cell) -> str:
+    """What it is and where: dtype, shape, and what is known of the sharding."""
+    place = "" if cell.sharding is None else f", {describe_sharding(cell.sharding)}"
+    return f"{kind_of(cell.dtype, cell.shape)}{place}"
+
+
+def kind_of(dtype: Any, shape: Shape) -> str:
+    """Dtype and shape, as JAX writes types."""
+    name = str(dtype) if _cast.is_key(dtype) else np.dtype(dtype).name
+    return f"{name}[{', '.join(map(str, shape))}]"
 
 
 def describe_sharding(sharding: Sharding) -> str:
     """Spec, mesh and memory kind in few words."""
-    memory = sharding.memory_kind or next(iter(sharding.device_set)).default_memory().kind
+    memory = memory_kind_of(sharding)
     if isinstance(sharding, NamedSharding):
         entries = ", ".join(map(repr, sharding.spec))
         axes = ", ".join(f"{name!r}: {size}" for name, size in sharding.mesh.shape.items())

@@ -133,3 +133,10 @@ class GatherError(MutarrayError, RuntimeError):
     The message names the operation, the bytes and the reason. Mend it by a ``NamedSharding``, by
     ``sharding=`` where an array is made inside a trace, or by leaving ``no_gather``.
     """
+
+
+class MissingLibraryError(MutarrayError, ImportError):
+    """A library is not installed that mutarray uses here and does without elsewhere.
+
+    Mend it by the ``pip install`` that the message names.
+    """

@@ -117,7 +117,7 @@ def in_while_condition() -> bool:
 class Lender(Protocol):
     """What the door needs of a cell: an array that JAX may read, donate and replace in place."""
 
-    def lend(self) -> jax.Array: ...
+    def lend(self, work: Sharding) -> jax.Array: ...
 
 
 class _Door(core.ArrayRefImpl):
@@ -127,22 +127,26 @@ class _Door(core.ArrayRefImpl):
     the new buffers into the same array object; it never assigns to it.
     """
 
-    def __init__(self, aval: AbstractRef, lender: Lender):
+    def __init__(self, aval: AbstractRef, lender: Lender, work: Sharding):
         self._aval = aval
         self._lender = lender
+        self._work = work
 
     @property
     def _buf(self) -> jax.Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._lender.lend()
+        return self._lender.lend(self._work)
 
 
-def make_door(x: jax.Array, lender: Lender) -> Any:
-    """A ``jax.Ref`` for traces, with the type of ``x`` in device memory, backed by ``lender``."""
+def make_door(x: jax.Array, lender: Lender, work: Sharding) -> Any:
+    """A ``jax.Ref`` for traces, with the type of ``x`` in device memory, backed by ``lender``.
+
+    ``work`` is the sharding that ``lender`` is asked for.
+    """
     aval = core.typeof(x)
     if aval.memory_space != core.MemorySpace.Device:
         aval = aval.update(memory_space=core.MemorySpace.Device)
     ref_aval = AbstractRef(aval)
-    return core.Ref(ref_aval, _Door(ref_aval, lender))
+    return core.Ref(ref_aval, _Door(ref_aval, lender, work))
 
 
 def lender_of(ref: Any) -> Any:
@@ -319,6 +323,11 @@ def custom_layout(x: jax.Array) -> Any:
     form = x.format  # pyright: ignore[reportAttributeAccessIssue]
     order = getattr(form.layout, "major_to_minor", None)
     return form if order is not None and tuple(order) != tuple(range(x.ndim)) else None
+
+
+def in_order(form: Any, sharding: Sharding) -> Any:
+    """A sharding with the order of dimensions of a ``Format`` that `custom_layout` gave."""
+    return sharding if form is None else type(form)(form.layout, sharding)
 
 
 def to_host(x: jax.Array) -> np.ndarray:

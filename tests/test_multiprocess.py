@@ -43,7 +43,8 @@ PROGRAM = textwrap.dedent(
 
     x = np.arange(24.0).reshape(8, 3)
     backwards = Mesh(np.array(jax.devices()[::-1]), ("d",), axis_types=(AxisType.Auto,))
-    square = Mesh(np.array(jax.devices()).reshape(2, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    square = np.array(jax.devices()).reshape(2, 2)
+    square = Mesh(square, ("i", "j"), axis_types=(AxisType.Auto,) * 2)
     for target in (
         NamedSharding(mesh, P()),
         NamedSharding(square, P("j")),

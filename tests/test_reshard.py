@@ -413,23 +413,25 @@ def test_it_moves_while_another_thread_is_about_to_work(name: str, work: Any) ->
     module = _boxes if name == "box_of" else _quick
     original = getattr(module, name)
     moves = iter([PLACES["auto"]["columns on 8"]])
+    threads: list[threading.Thread] = []
 
     def moved_meanwhile(*args: Any, **kwargs: Any) -> Any:
         out = original(*args, **kwargs)
         for sharding in moves:
-            thread = threading.Thread(target=m.reshard, args=(sharding,))
-            thread.start()
-            thread.join(None if name != "read" else 0.05)  # a read holds the lock already
+            threads.append(threading.Thread(target=m.reshard, args=(sharding,)))
+            threads[-1].start()
+            threads[-1].join(None if name != "read" else 0.05)  # a read holds the lock already
         return out
 
     with mock.patch.object(module, name, moved_meanwhile):
         out = work(m)
+    for thread in threads:
+        thread.join()
     if out is not None:
         np.testing.assert_array_equal(out, X[3, 2:6])
     else:
         assert m[3, 5] == 1.0
         m[3, 5] = X[3, 5]
-    m.block_until_ready()
     assert m.sharding is PLACES["auto"]["columns on 8"]
     np.testing.assert_array_equal(values(m), X)
 

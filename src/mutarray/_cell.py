@@ -43,8 +43,7 @@ class BufferCell:
     about to write to it in place copies it first.
     """
 
-    def __init__(self, array: jax.Array, sharding: Sharding):
-        self._array: jax.Array | None = array
+    def __init__(self, array: jax.Array, sharding: Sharding, fixed: bool = True):
         self._blocks: dict[jax.Device, jax.Array] | None = None
         self._shared: set[jax.Device] = set()
         self._aliases: list[weakref.ref[jax.Array]] = []
@@ -58,8 +57,9 @@ class BufferCell:
         self.shape = array.shape
         self.dtype = array.dtype
         in_c_order = _jaxapi.custom_layout(array) is None
-        self.place = place_of(array.shape, array.dtype, sharding, in_c_order)
+        self.place = place_of(array.shape, array.dtype, sharding, in_c_order, fixed)
         """Where it lives. It moves only under the lock, so nobody else sees a part of a move."""
+        self._array: jax.Array | None = self.loose(array)
 
     @property
     def sharding(self) -> Sharding:
@@ -76,6 +76,12 @@ class BufferCell:
         """Where in the user's code it was made."""
         return _jaxapi.summarize(self._source)
 
+    def loose(self, value: jax.Array) -> jax.Array:
+        """What was read, on devices that JAX minds only if the user chose them."""
+        if self.place.fixed or not value.committed:
+            return value
+        return _jaxapi.alias(value, value.sharding, fixed=False)
+
     def array(self) -> jax.Array:
         """The contents; not to be handed out, and not to be kept beyond one operation."""
         self._settle()
@@ -91,7 +97,7 @@ class BufferCell:
     def snapshot(self) -> jax.Array:
         """An immutable array with the contents, which shares the buffers until the next write."""
         with self.lock:
-            alias = _jaxapi.alias(self.array(), self.sharding)
+            alias = _jaxapi.alias(self.array(), self.sharding, self.place.fixed)
             self._shared = {shard.device for shard in self.place.layout.shards}
             self._aliases = [a for a in self._aliases if a() is not None] + [weakref.ref(alias)]
             return alias
@@ -158,7 +164,7 @@ class BufferCell:
     def give_up(self, reason: str) -> jax.Array:
         """The contents under an array of the caller's; the cell is spent."""
         with self.lock:
-            alias = _jaxapi.alias(self.array(), self.sharding)
+            alias = _jaxapi.alias(self.array(), self.sharding, self.place.fixed)
             self._array, self._blocks, self._spent = None, None, reason
             return alias
 

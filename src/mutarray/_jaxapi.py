@@ -138,10 +138,7 @@ class _Door(core.ArrayRefImpl):
 
 
 def make_door(x: jax.Array, lender: Lender, work: Sharding) -> Any:
-    """A ``jax.Ref`` for traces, with the type of ``x`` in device memory, backed by ``lender``.
-
-    ``work`` is the sharding that ``lender`` is asked for.
-    """
+    """A ``jax.Ref`` with the type of ``x`` in device memory, backed by what ``lender`` lends."""
     aval = core.typeof(x)
     if aval.memory_space != core.MemorySpace.Device:
         aval = aval.update(memory_space=core.MemorySpace.Device)
@@ -272,14 +269,20 @@ def is_held_elsewhere(parts: list[jax.Array], whole: jax.Array | None = None) ->
     return False
 
 
-def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """A second array object over the same buffers, under an equal ``sharding`` object."""
+def alias(x: jax.Array, sharding: Sharding, fixed: bool = True) -> jax.Array:
+    """A second array object over the same buffers, under an equal ``sharding`` object.
+
+    JAX may bring one that is not ``fixed`` to where others are that it is combined with.
+    """
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(x)
-        return jax.random.wrap_key_data(alias(data, data.sharding), impl=jax.random.key_impl(x))
+        data = alias(data, data.sharding, fixed)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     if x.size == 0:
         # Programs give empty arrays shards of the wrong shape; there is nothing to share.
-        return jax.device_put(np.zeros(x.shape, x.dtype), sharding)
+        x = jax.device_put(np.zeros(x.shape, x.dtype), sharding)
+    if not fixed:
+        return type(x)(x.aval, x.sharding, blocks(x), committed=False, _skip_checks=True)  # pyright: ignore
     return jax.make_array_from_single_device_arrays(x.shape, sharding, blocks(x), dtype=x.dtype)
 
 

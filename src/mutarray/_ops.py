@@ -68,8 +68,9 @@ def get(
             return whole if out is None else jax.device_put(whole, out)
         place = cell.place
         if (place.is_local or place.memory) and out is None:
-            return _eager.read(cell.block, place.layout, selection, place.work, fill)
-        return _general.read(cell.array(), cell.sharding, selection, fill, out)
+            return cell.loose(_eager.read(cell.block, place.layout, selection, place.work, fill))
+        value = _general.read(cell.array(), cell.sharding, selection, fill, out)
+        return value if out is not None else cell.loose(value)
 
 
 def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
@@ -82,7 +83,8 @@ def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
     with cell.lock:
         if cell.place is not place:  # another thread has moved it
             return None
-        return _quick.read(cell.block, place.layout, place.sharding, box)
+        value = _quick.read(cell.block, place.layout, place.sharding, box)
+    return value if value is None or place.fixed else cell.loose(value)
 
 
 def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
@@ -262,7 +264,8 @@ def duplicate(cell: Cell) -> Cell:
     if _is_eager(cell):
         assert isinstance(cell, BufferCell)
         with cell.lock:
-            return BufferCell(_buffers.copy(cell.array(), cell.sharding), cell.sharding)
+            array, place = _buffers.copy(cell.array(), cell.sharding), cell.place
+            return BufferCell(array, place.sharding, place.fixed)
     value, home = cell.traced_value(), cell.sharding
     return ValueCell(value if home is None else _frames.place(value, home), home)
 

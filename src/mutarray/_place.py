@@ -28,6 +28,7 @@ class Place:
         work: the same layout in device memory; `sharding` itself where that is so.
         is_local: whether the eager engine can work there, shard by shard, in device memory.
         memory: the kind of host memory in which it can work there; else ``None``.
+        fixed: whether the user said where; otherwise JAX may bring what is read to other devices.
     """
 
     home: Home
@@ -36,9 +37,12 @@ class Place:
     work: Sharding
     is_local: bool
     memory: str | None
+    fixed: bool
 
 
-def place_of(shape: Shape, dtype: Any, sharding: Sharding, in_c_order: bool) -> Place:
+def place_of(
+    shape: Shape, dtype: Any, sharding: Sharding, in_c_order: bool, fixed: bool = True
+) -> Place:
     """The place of an array.
 
     Args:
@@ -46,6 +50,7 @@ def place_of(shape: Shape, dtype: Any, sharding: Sharding, in_c_order: bool) -> 
         dtype: the array's.
         sharding: where it lives.
         in_c_order: whether its dimensions lie in memory in C's order.
+        fixed: whether the user said where.
 
     Raises:
         IndivisibleError: an axis would be split unevenly.
@@ -62,4 +67,5 @@ def place_of(shape: Shape, dtype: Any, sharding: Sharding, in_c_order: bool) -> 
     )
     is_local = fits and work is sharding
     memory = _buffers.host_memory(sharding) if fits and not is_local else None
-    return Place(Home(shape, sharding), sharding, layout, work, is_local, memory)
+    fixed = fixed or len(layout.shards) > 1
+    return Place(Home(shape, sharding), sharding, layout, work, is_local, memory, fixed)

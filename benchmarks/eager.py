@@ -52,7 +52,7 @@ class Arrays:
     def wait(self) -> None:
         """Until all writes to the mutable array are done; no snapshot, which would share it."""
         cell = self.ours._cell
-        jax.block_until_ready([cell.block(shard.device) for shard in cell.layout.shards])
+        jax.block_until_ready([cell.block(shard.device) for shard in cell.place.layout.shards])
 
 
 Write = tuple[str, Any, Any]
@@ -172,8 +172,8 @@ def narrow_read_row(layout: str, big: Arrays, small: Arrays) -> Row:
 def floor_row(layout: str, big: Arrays) -> Row:
     """An element write against a bare donated kernel on the shard that is touched; 100 in a row."""
     cell = big.ours._cell
-    shard = cell.layout.shards[0]
-    block = jax.device_put(np.zeros(cell.layout.block_shape, np.float32), shard.device)
+    shard = cell.place.layout.shards[0]
+    block = jax.device_put(np.zeros(cell.place.layout.block_shape, np.float32), shard.device)
     held = [block]
 
     @functools.partial(jax.jit, donate_argnums=0)

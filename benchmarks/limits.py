@@ -51,7 +51,7 @@ def status(field: str) -> int:
 def pointers(m: mu.MutableArray) -> list[int]:
     """Where the blocks lie."""
     cell = m._cell
-    return [cell.block(s.device).unsafe_buffer_pointer() for s in cell.layout.shards]
+    return [cell.block(s.device).unsafe_buffer_pointer() for s in cell.place.layout.shards]
 
 
 def many_writes() -> Limit:

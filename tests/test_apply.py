@@ -32,7 +32,9 @@ def on_4x2(spec: P = P("i", "j"), memory: str | None = None) -> tuple[mu.Mutable
 
 def pointers(m: mu.MutableArray) -> dict[int, int]:
     cell = cell_of(m)
-    return {s.device.id: cell.block(s.device).unsafe_buffer_pointer() for s in cell.layout.shards}
+    return {
+        s.device.id: cell.block(s.device).unsafe_buffer_pointer() for s in cell.place.layout.shards
+    }
 
 
 # Values ------------------------------------------------------------------------------------------
@@ -168,10 +170,12 @@ def test_it_stays_in_place_and_on_the_touched_shards(spec: P, index: Any) -> Non
     m, _ = on_4x2(spec)
     m.apply_at(jnp.negative, index)
     cell, before = cell_of(m), pointers(m)
-    blocks = {s.device: cell.block(s.device) for s in cell.layout.shards}
+    blocks = {s.device: cell.block(s.device) for s in cell.place.layout.shards}
     m.apply_at(jnp.negative, index)
     assert pointers(m) == before
-    touched = {s.device for s in plan(select(m.shape, index, writing=True), cell.layout).touched}
+    touched = {
+        s.device for s in plan(select(m.shape, index, writing=True), cell.place.layout).touched
+    }
     assert {d for d, block in blocks.items() if block.is_deleted()} == touched
 
 

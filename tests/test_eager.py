@@ -34,7 +34,9 @@ def cell_of(m: mu.MutableArray) -> Any:
 def pointers(m: mu.MutableArray) -> dict[int, int]:
     """Where each shard's buffer lies, by device."""
     cell = cell_of(m)
-    return {s.device.id: cell.block(s.device).unsafe_buffer_pointer() for s in cell.layout.shards}
+    return {
+        s.device.id: cell.block(s.device).unsafe_buffer_pointer() for s in cell.place.layout.shards
+    }
 
 
 SPLIT = P("i", "j")
@@ -76,16 +78,16 @@ def test_equals_the_general_engine(layout: tuple[str, str], data: st.DataObject)
     op = data.draw(st.sampled_from(["set", "add", "multiply", "min", "max"]))
     m = mu.mutable_array(jnp.asarray(x), sharding)
     cell = cell_of(m)
-    if not cell.is_local:
+    if not cell.place.is_local:
         assert m.size == 0
         return
     selection = select(shape, index, writing=True)
     general = _general.read(cell.array(), sharding, selection)
-    eager = _eager.read(cell.block, cell.layout, selection, sharding)
+    eager = _eager.read(cell.block, cell.place.layout, selection, sharding)
     np.testing.assert_array_equal(np.asarray(eager), np.asarray(general))
     assert eager.sharding == general.sharding
     wanted = np.asarray(_general.write(cell.array(), sharding, selection, value, op))
-    cell.run(_eager.write_launches(cell.layout, selection, value, cell.dtype, op))
+    cell.run(_eager.write_launches(cell.place.layout, selection, value, cell.dtype, op))
     np.testing.assert_array_equal(np.asarray(m[...]), wanted)
     assert m[...].sharding == sharding
 
@@ -94,7 +96,7 @@ def test_equals_the_general_engine(layout: tuple[str, str], data: st.DataObject)
 @settings(max_examples=300 * DEPTH)
 @given(data=st.data())
 def test_the_short_way_says_what_the_long_way_says(covered: bool, data: st.DataObject) -> None:
-    layout = cell_of(on_4x2()).layout
+    layout = cell_of(on_4x2()).place.layout
     index = data.draw(indices(layout.shape, wild=True))
     box = _boxes.box_of(layout, index, covered)
     if box is None:
@@ -127,14 +129,14 @@ def test_the_short_way_does_what_the_long_way_does(spec: P, data: st.DataObject)
     cell = cell_of(m)
     x = np.arange(128, dtype=np.float32).reshape(16, 8)
     index = data.draw(indices(m.shape))
-    box = _boxes.box_of(cell.layout, index, covered=True)
+    box = _boxes.box_of(cell.place.layout, index, covered=True)
     if box is None:
         return
     read = m[index]
     before = np.array(read)
     selection = select(m.shape, index, writing=False)
     if not selection.form.is_whole:
-        long = _eager.read(cell.block, cell.layout, selection, cell.sharding)
+        long = _eager.read(cell.block, cell.place.layout, selection, cell.sharding)
         assert read.sharding == long.sharding
         np.testing.assert_array_equal(np.asarray(read), np.asarray(long))
     value: Any = -np.arange(1.0, 1.0 + np.prod(box.shape), dtype=np.float32).reshape(box.shape)
@@ -156,7 +158,7 @@ def test_masks_of_the_whole_array(spec: P, rate: float, value: Any) -> None:
     cell = cell_of(m)
     x = np.array(m[...])
     mask = np.random.default_rng(0).random(m.shape) < rate
-    short = _quick.launches(cell.layout, mask, value, cell.dtype)
+    short = _quick.launches(cell.place.layout, mask, value, cell.dtype)
     assert (short is not None) == (rate > 0 and np.ndim(value) == 0)
     m[mask] = value
     x[mask] = value
@@ -179,7 +181,7 @@ def test_a_value_is_read_before_a_write_returns() -> None:
 
 
 def test_common_boxes_take_the_short_way() -> None:
-    layout = cell_of(on_4x2()).layout
+    layout = cell_of(on_4x2()).place.layout
     for index in [
         (0, 0),
         (-1, -1),
@@ -222,8 +224,10 @@ def test_writes_stay_in_place_and_on_the_touched_shards(index: Any, value: Any, 
     m[index] = value
     before = pointers(m)
     cell = cell_of(m)
-    touched = {s.device for s in plan(select(m.shape, index, writing=True), cell.layout).touched}
-    blocks = {s.device: cell.block(s.device) for s in cell.layout.shards}
+    touched = {
+        s.device for s in plan(select(m.shape, index, writing=True), cell.place.layout).touched
+    }
+    blocks = {s.device: cell.block(s.device) for s in cell.place.layout.shards}
     m[index] = value
     assert pointers(m) == before, "each buffer is where it was: nothing was copied"
     for device, block in blocks.items():
@@ -247,7 +251,7 @@ def test_kernels_alias_their_block_and_need_no_copy_of_it(index: Any) -> None:
     m = mu.zeros((1024, 512), sharding=NamedSharding(mesh((4, 2), "ij"), P("i", "j")))
     cell = cell_of(m)
     selection = select(m.shape, index, writing=True)
-    launches = _eager.write_launches(cell.layout, selection, 1.0, cell.dtype)
+    launches = _eager.write_launches(cell.place.layout, selection, 1.0, cell.dtype)
     assert launches
     for device, kernel, operands in launches:
         compiled = kernel.lower(cell.block(device), *operands).compile()
@@ -411,7 +415,7 @@ def test_an_interrupted_write_is_done_whole_or_not_at_all(
     after[3:9] = -1.0
     cell = cell_of(m)
     selection = select(m.shape, slice(3, 9), writing=True)
-    launches = _eager.write_launches(cell.layout, selection, -1.0, cell.dtype)
+    launches = _eager.write_launches(cell.place.layout, selection, -1.0, cell.dtype)
     device, kernel, operands = launches[at]
     launches[at] = (device, raising(kernel, error), operands)
     with pytest.raises(error):
@@ -423,7 +427,7 @@ def test_an_array_that_is_truly_lost_says_so() -> None:
     m = on_4x2(spec=P("i"))
     cell = cell_of(m)
     selection = select(m.shape, slice(3, 9), writing=True)
-    launches = _eager.write_launches(cell.layout, selection, -1.0, cell.dtype)
+    launches = _eager.write_launches(cell.place.layout, selection, -1.0, cell.dtype)
 
     def broken(*args: Any) -> Any:
         raise Once

@@ -42,7 +42,7 @@ def on_4x2(memory: str, spec: P = P("i", "j"), shape: tuple[int, int] = (16, 8))
 
 def pointers(m: mu.MutableArray) -> list[int]:
     cell = cell_of(m)
-    return [cell.block(shard.device).unsafe_buffer_pointer() for shard in cell.layout.shards]
+    return [cell.block(shard.device).unsafe_buffer_pointer() for shard in cell.place.layout.shards]
 
 
 @pytest.fixture
@@ -189,13 +189,15 @@ def test_writes_stay_in_place_and_on_the_touched_shards(memory: str, spec: P, in
     m[index] = -1.0
     x[index] = -1.0
     cell, before = cell_of(m), pointers(m)
-    blocks = {shard.device: cell.block(shard.device) for shard in cell.layout.shards}
+    blocks = {shard.device: cell.block(shard.device) for shard in cell.place.layout.shards}
     m[index] = -2.0
     m.add_at(index, 1.0)
     x[index] = -2.0
     np.add.at(x, index, 1.0)
     np.testing.assert_array_equal(m[...], x)
-    touched = {s.device for s in plan(select(m.shape, index, writing=True), cell.layout).touched}
+    touched = {
+        s.device for s in plan(select(m.shape, index, writing=True), cell.place.layout).touched
+    }
     if in_shards(memory):
         assert pointers(m) == before, "each buffer is where it was: nothing was copied"
         assert {d for d, block in blocks.items() if block.is_deleted()} == touched
@@ -210,9 +212,11 @@ def test_who_can_and_who_cannot() -> None:
     for memory in MEMORIES:
         assert in_shards(memory) is works
         m, _ = on_4x2(memory)
-        assert cell_of(m).memory == (memory if works else None) and not cell_of(m).is_local
+        assert (
+            cell_of(m).place.memory == (memory if works else None) and not cell_of(m).place.is_local
+        )
     m, _ = on_4x2("device")
-    assert cell_of(m).memory is None and cell_of(m).is_local
+    assert cell_of(m).place.memory is None and cell_of(m).place.is_local
 
 
 @memories
@@ -229,7 +233,7 @@ def test_kernels_alias_their_block_and_move_little(memory: str, index: Any, op: 
     cell = cell_of(m)
     selection = select(m.shape, index, writing=True)
     launches = _eager.write_launches(
-        cell.layout, selection, 1.0, cell.dtype, op, cell.memory or memory
+        cell.place.layout, selection, 1.0, cell.dtype, op, cell.place.memory or memory
     )
     assert launches
     for device, kernel, operands in launches if in_shards(memory) else ():
@@ -246,8 +250,8 @@ def test_kernels_alias_their_block_and_move_little(memory: str, index: Any, op: 
 
 
 def kernel_form(selection: Any, cell: Any) -> Any:
-    part = plan(selection, cell.layout).parts[0]
-    return _eager._local(selection.form, part, cell.layout, False).form
+    part = plan(selection, cell.place.layout).parts[0]
+    return _eager._local(selection.form, part, cell.place.layout, False).form
 
 
 # Ownership ---------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ CORE = [
     "_boxes",
     "_quick",
     "_masked",
+    "_place",
+    "_reshard",
     "_cell",
     "_trace_cells",
     "_ops",

@@ -44,6 +44,24 @@ PROGRAM = textwrap.dedent(
     assert m.sharding is s and m[...].sharding == s
     c = mu.from_callback((8, 3), s, lambda index: np.arange(24.0).reshape(8, 3)[index])
     assert np.asarray(c[6]).tolist() == [18, 19, 20]
+    def blocks(m):
+        return [(b.index, np.asarray(b.data).tolist()) for b in m.addressable_shards]
+
+    x = np.arange(24.0).reshape(8, 3)
+    backwards = Mesh(np.array(jax.devices()[::-1]), ("d",), axis_types=(AxisType.Auto,))
+    square = np.array(jax.devices()).reshape(2, 2)
+    square = Mesh(square, ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    for target in (
+        NamedSharding(mesh, P()),
+        NamedSharding(square, P("j")),
+        NamedSharding(backwards, P("d")),
+        s,
+    ):
+        c.reshard(target)
+        assert c.sharding is target
+        c[2] = x[2] = 7.0
+        assert blocks(c) == [(index, x[index].tolist()) for index, _ in blocks(c)]
+        assert len(c.addressable_shards) == 2, c.addressable_shards
     print("done", rank)
     """
 )

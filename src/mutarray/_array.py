@@ -25,8 +25,9 @@ class MutableArray(Methods):
     """A NumPy array that you can write to, laid over a mesh of devices.
 
     Made by `mutable_array`, `zeros` and their kin, not by calling the class. Reads give immutable
-    ``jax.Array``s, writes go in place, and the sharding never changes. It is a pytree node, so it
-    passes through ``jax.jit`` and the other transformations as an argument or by closure.
+    ``jax.Array``s, writes go in place, and only `reshard` changes the sharding. It is a pytree
+    node, so it passes through ``jax.jit`` and the other transformations, as an argument or by
+    closure.
 
     Example:
         >>> import jax.numpy as jnp, mutarray as mu
@@ -77,7 +78,7 @@ class MutableArray(Methods):
 
     @property
     def sharding(self) -> Sharding:
-        """Where the array lives; one object for its whole life.
+        """Where the array lives; one object for its whole life, or until `reshard`.
 
         Inside a trace, for an array that was made there without ``sharding=``, it is what the type
         of its value says: on auto meshes that is nothing.
@@ -201,6 +202,34 @@ class MutableArray(Methods):
 
     def __dlpack_device__(self) -> Any:
         return _numpy.exported(self).__dlpack_device__()  # pyright: ignore
+
+    def reshard(self, sharding: Sharding) -> None:
+        """Lays the array out by another sharding, in place: other devices, spec or memory kind.
+
+        A device needs no more memory meanwhile than for its old block, its new one, and a part of
+        that. Snapshots stay where and what they are. If it fails, nothing has changed. Functions
+        compiled for the old sharding compile anew when the array is next passed to them; one that
+        closed over it gets a copy in the old place in each call. In `mutarray.no_gather` it is
+        allowed: what it touches is the whole array.
+
+        Args:
+            sharding: from now on ``m.sharding``, this very object.
+
+        Raises:
+            BadShardingError: ``sharding`` is no sharding, or has too many dimensions.
+            IndivisibleError: it splits an axis unevenly.
+            TraceError: inside of a trace, where nothing can move.
+
+        Example:
+            >>> import jax, mutarray as mu
+            >>> from jax.sharding import NamedSharding, PartitionSpec as P
+            >>> m = mu.zeros((8, 4))
+            >>> s = NamedSharding(jax.make_mesh((4,), ('d',)), P('d'))
+            >>> m.reshard(s)
+            >>> m.sharding is s, m.addressable_shards[3].index
+            (True, (slice(6, 8, None), slice(None, None, None)))
+        """
+        _ops.reshard(cell_of(self), sharding)
 
     def copy(self) -> MutableArray:
         """A new mutable array with the same contents and the same sharding.

@@ -13,6 +13,7 @@ from jax.sharding import Sharding
 
 from mutarray import _buffers, _cast, _jaxapi
 from mutarray._array import MutableArray, cell_of
+from mutarray._cell import BufferCell
 from mutarray._create import as_array, made_in_trace, own
 from mutarray._layout import check_sharding, layout_of
 from mutarray._types import ArrayLike, Shape
@@ -61,17 +62,19 @@ def full(
         check_sharding(shape, sharding)
     if _jaxapi.in_trace():
         return made_in_trace(jnp.full(shape, value, dtype), sharding)
+    fixed = sharding is not None
     if sharding is None:
         sharding = jnp.zeros((0,) * len(shape), dtype).sharding
         check_sharding(shape, sharding)
     if _buffers.compute_sharding(sharding) is sharding and 0 not in shape:
         scalar = value if isinstance(value, jax.Array) else np.asarray(value).astype(dtype)
-        return own(_filler(shape, dtype, sharding)(scalar), sharding)
+        return own(_filler(shape, dtype, sharding)(scalar), sharding, fixed)
     scalar = np.asarray(value).astype(dtype)
     block_shape = layout_of(shape, sharding).block_shape
     return own(
         _buffers.from_blocks(shape, sharding, lambda _: np.broadcast_to(scalar, block_shape)),
         sharding,
+        fixed,
     )
 
 
@@ -171,12 +174,12 @@ def _like(x: Any, dtype: Any, shape: Any, sharding: Any) -> tuple[Shape, Any, An
     """Shape, dtype and sharding of ``x``, where they are not given."""
     value = x if isinstance(x, MutableArray) else as_array(x)
     if sharding is None and isinstance(value, (MutableArray, jax.Array)):
-        traced = _jaxapi.is_tracer(value)
-        sharding = (
-            cell_of(value).sharding
-            if isinstance(value, MutableArray)
-            else (None if traced else value.sharding)
-        )
+        if isinstance(value, MutableArray):
+            cell = cell_of(value)
+            chosen = not isinstance(cell, BufferCell) or cell.place.fixed
+            sharding = cell.sharding if chosen else None
+        elif not _jaxapi.is_tracer(value) and value.committed:
+            sharding = value.sharding
     return value.shape if shape is None else shape, dtype or value.dtype, sharding
 
 

@@ -7,18 +7,18 @@ whatever the cell lends; what a trace sees instead of a cell is in `_trace_cells
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
-from mutarray import _buffers, _guard, _jaxapi
-from mutarray._cast import is_key
+from mutarray import _buffers, _guard, _jaxapi, _reshard
 from mutarray._frames import Home
-from mutarray._layout import layout_of
+from mutarray._place import place_of
 from mutarray._types import Launch
 from mutarray.errors import SpentError, TraceError
 
@@ -43,46 +43,44 @@ class BufferCell:
     about to write to it in place copies it first.
     """
 
-    def __init__(self, array: jax.Array, sharding: Sharding):
-        self._array: jax.Array | None = array
+    def __init__(self, array: jax.Array, sharding: Sharding, fixed: bool = True):
         self._blocks: dict[jax.Device, jax.Array] | None = None
         self._shared: set[jax.Device] = set()
         self._aliases: list[weakref.ref[jax.Array]] = []
-        self._lent: jax.Array | None = None
+        self._lent: tuple[Sharding, jax.Array] | None = None
         self._door: Any = None
         self._spent = ""
         self._source = _jaxapi.here()
         self.handle: weakref.ref[Any] | None = None
         self.lock = threading.RLock()
-        self.home = Home(array.shape, sharding)
         self.reads = None  # tokens must not outlive their trace, as this cell does
         self.shape = array.shape
         self.dtype = array.dtype
-        self.layout = layout_of(array.shape, sharding)
-        self.work = _buffers.compute_sharding(sharding)
-        """The same layout in device memory; `sharding` itself where that is so."""
-        fits = (
-            isinstance(sharding, (NamedSharding, SingleDeviceSharding))
-            and self.layout.fully_addressable
-            and not is_key(array.dtype)
-            and _jaxapi.custom_layout(array) is None
-            and array.size > 0
-        )
-        self.is_local = fits and self.work is sharding
-        """Whether the eager engine can work on it, shard by shard, in device memory."""
-        self.memory = _buffers.host_memory(sharding) if fits and not self.is_local else None
-        """The kind of host memory in which the eager engine can work on it; else ``None``."""
+        in_c_order = _jaxapi.custom_layout(array) is None
+        self.place = place_of(array.shape, array.dtype, sharding, in_c_order, fixed)
+        """Where it lives. It moves only under the lock, so nobody else sees a part of a move."""
+        self._array: jax.Array | None = self.loose(array)
 
     @property
     def sharding(self) -> Sharding:
-        """The sharding, one object for the array's life."""
-        assert self.home.sharding is not None
-        return self.home.sharding
+        """The sharding; the same object until the array moves."""
+        return self.place.sharding
+
+    @property
+    def home(self) -> Home:
+        """Shape and sharding, as a trace knows them."""
+        return self.place.home
 
     @property
     def made_at(self) -> str:
         """Where in the user's code it was made."""
         return _jaxapi.summarize(self._source)
+
+    def loose(self, value: jax.Array) -> jax.Array:
+        """What was read, on devices that JAX minds only if the user chose them."""
+        if self.place.fixed or not value.committed:
+            return value
+        return _jaxapi.alias(value, value.sharding, fixed=False)
 
     def array(self) -> jax.Array:
         """The contents; not to be handed out, and not to be kept beyond one operation."""
@@ -99,8 +97,8 @@ class BufferCell:
     def snapshot(self) -> jax.Array:
         """An immutable array with the contents, which shares the buffers until the next write."""
         with self.lock:
-            alias = _jaxapi.alias(self.array(), self.sharding)
-            self._shared = {shard.device for shard in self.layout.shards}
+            alias = _jaxapi.alias(self.array(), self.sharding, self.place.fixed)
+            self._shared = {shard.device for shard in self.place.layout.shards}
             self._aliases = [a for a in self._aliases if a() is not None] + [weakref.ref(alias)]
             return alias
 
@@ -143,15 +141,30 @@ class BufferCell:
 
     def run_whole(self, program: Callable[[jax.Array], jax.Array]) -> None:
         """Replaces the contents by what a program makes of them; it may donate them."""
-        self._own(shard.device for shard in self.layout.shards)
+        self._own(shard.device for shard in self.place.layout.shards)
         array = self.array()
         self._blocks = None
         self.replace(program(array))
 
+    def move(self, sharding: Sharding) -> None:
+        """Lays the array out by another sharding; if that fails, nothing has changed.
+
+        Raises:
+            IndivisibleError: an axis would be split unevenly.
+            BadShardingError: it is no sharding, or has more dimensions than the array.
+        """
+        with self.lock:
+            array = self.array()
+            in_c_order = _jaxapi.custom_layout(array) is None
+            place = place_of(self.shape, self.dtype, sharding, in_c_order)
+            moved, kept = _reshard.moved(array, self.sharding, sharding)
+            self._shared &= kept  # blocks that stay where they are may still be in a user's hand
+            self._array, self._blocks, self._door, self.place = moved, None, None, place
+
     def give_up(self, reason: str) -> jax.Array:
         """The contents under an array of the caller's; the cell is spent."""
         with self.lock:
-            alias = _jaxapi.alias(self.array(), self.sharding)
+            alias = _jaxapi.alias(self.array(), self.sharding, self.place.fixed)
             self._array, self._blocks, self._spent = None, None, reason
             return alias
 
@@ -166,7 +179,7 @@ class BufferCell:
 
     def _scattered(self) -> dict[jax.Device, jax.Array]:
         if self._blocks is None:
-            devices = [shard.device for shard in self.layout.shards if shard.addressable]
+            devices = [shard.device for shard in self.place.layout.shards if shard.addressable]
             self._blocks = dict(zip(devices, _jaxapi.blocks(self.array()), strict=True))
         return self._blocks
 
@@ -206,15 +219,23 @@ class BufferCell:
         with self.lock:
             array = self.array()
             if self._door is None:
-                self._door = _jaxapi.make_door(array, self)
+                self._door = _jaxapi.make_door(array, self, self.place.work)
             return self._door
 
-    def lend(self) -> jax.Array:
-        """An array in device memory that JAX may donate, and whose buffers it replaces."""
+    def lend(self, work: Sharding) -> jax.Array:
+        """An array that JAX may donate, and whose buffers it replaces.
+
+        Args:
+            work: in device memory; the array's own sharding, or another one, in which a copy is
+                lent: for an array in host memory, or to a program that was compiled around the
+                array before it moved.
+        """
         with self.lock:
-            if self.work is not self.sharding:
-                return self._lend_copy(self.work)
-            if self._shared and not (self.is_local and self._nobody_holds(self._scattered())):
+            if work is not self.sharding and work != self.sharding:
+                return self._lend_copy(work)
+            self._settle()
+            alone = self.place.is_local and self._shared and self._nobody_holds(self._scattered())
+            if self._shared and not alone:
                 self.replace(_buffers.copy(self.array(), self.sharding))
             self._shared, self._aliases = set(), []
             array = self._live()
@@ -222,30 +243,40 @@ class BufferCell:
             return array
 
     def _lend_copy(self, work: Sharding) -> jax.Array:
-        """For arrays in host memory: a copy on the devices, brought home at the next use.
+        """A copy under another sharding, brought home at the next use.
 
-        JAX 0.9 cannot compile a Ref in host memory for several CPU devices, and later versions
-        move the whole array to the device all the same.
+        For arrays in host memory: JAX 0.9 cannot compile a Ref in host memory for several CPU
+        devices, and later versions move the whole array to the device all the same. And for
+        programs that closed over an array that has moved since: JAX keeps them as they are.
         """
-        lent = self._lent
-        if lent is None:
+        if self._lent is None or self._lent[0] is not work:
+            array = self.array()
+            in_host_memory = work is self.place.work
             _guard.moves(
-                f"a compiled program with an array of shape {self.shape} in host memory",
-                self.layout.block_bytes(self.dtype),
+                f"a compiled program with an array of shape {self.shape}",
+                math.prod(work.shard_shape(self.shape)) * self.dtype.itemsize,
                 0,
-                f"the array lies in {self.sharding.memory_kind}, and programs get a copy of it",
-                "Use it outside of jit, or keep it in device memory.",
+                f"the array lies in {self.sharding.memory_kind}, and programs get a copy of it"
+                if in_host_memory
+                else "it closed over the array, which was resharded since, and gets a copy of it "
+                f"laid out by {work}",
+                "Use it outside of jit, or keep it in device memory."
+                if in_host_memory
+                else "Pass the array to it as an argument.",
             )
-            lent = self._lent = jax.device_put(self._live(), work, may_alias=False)
+            self._lent = work, _reshard.moved(array, self.sharding, work, shares=False)[0]
             self._blocks = None  # so that the next use asks for the array, and gets the copy's
-        return lent
+        return self._lent[1]
 
     def _settle(self) -> None:
         """Brings a lent copy home; drops one that was donated to a call that failed."""
         with self.lock:
-            lent, self._lent = self._lent, None
-            if lent is not None and not lent.is_deleted():
-                self.replace(jax.device_put(lent, self.sharding, may_alias=False))
+            if self._lent is None:
+                return
+            work, lent = self._lent
+            self._lent = None
+            if not lent.is_deleted():
+                self.replace(_reshard.moved(lent, work, self.sharding, shares=False)[0])
 
     def traced_value(self) -> jax.Array:
         """The contents, inside a trace."""

@@ -54,6 +54,7 @@ def mutable_array(
     """
     if donate:
         _check_donation(x, sharding)
+    given = sharding
     if isinstance(x, MutableArray):
         cell = cell_of(x)
         sharding = cell.sharding if sharding is None else sharding
@@ -65,13 +66,14 @@ def mutable_array(
         check_sharding(np.shape(value), sharding)
     if _jaxapi.in_trace():
         return made_in_trace(value, sharding)
+    fixed = given is not None or (isinstance(value, jax.Array) and value.committed)
     if isinstance(value, jax.Array) and sharding in (None, value.sharding):
         home = value.sharding if sharding is None else sharding
         array = _buffers.take_over(value, home) if donate else _buffers.copy(value, home)
-        return own(array, home)
+        return own(array, home, fixed)
     if sharding is None:
         array = jnp.array(value)
-        return own(_buffers.copy(array, array.sharding), array.sharding)
+        return own(_buffers.copy(array, array.sharding), array.sharding, fixed)
     return own(_put(value, sharding), sharding)
 
 
@@ -111,9 +113,15 @@ def _put(value: Any, sharding: Sharding) -> jax.Array:
     return _buffers.from_blocks(value.shape, sharding, lambda index: value[index])
 
 
-def own(array: jax.Array, sharding: Sharding) -> MutableArray:
-    """The mutable array that from now on owns the buffers of ``array``."""
-    return wrap(BufferCell(array, sharding))
+def own(array: jax.Array, sharding: Sharding, fixed: bool = True) -> MutableArray:
+    """The mutable array that from now on owns the buffers of ``array``.
+
+    Args:
+        array: the contents.
+        sharding: where they live.
+        fixed: whether the user said so; if not, what is read may go where other arrays are.
+    """
+    return wrap(BufferCell(array, sharding, fixed))
 
 
 def made_in_trace(value: Any, sharding: Sharding | None) -> MutableArray:

@@ -152,7 +152,7 @@ def explain(
 
 def _touched(cell: Cell, selection: Selection) -> tuple[Shard, ...] | None:
     if isinstance(cell, BufferCell) and selection.is_known:
-        return plan(selection, cell.layout).touched
+        return plan(selection, cell.place.layout).touched
     return None
 
 
@@ -167,10 +167,10 @@ def _eagerly(cell: Cell, selection: Selection, idx: Index, value: Any) -> Answer
         return "a snapshot, which shares the buffers until the next write", [], 0
     if form.is_whole:
         return "one program on all blocks, in place", _value_moves(cell, value), 0
-    if not cell.is_local and cell.memory is None:
+    if not cell.place.is_local and cell.place.memory is None:
         way, moves, temporary = _in_a_program(cell, selection, idx, value)
-        if cell.work is not cell.sharding:
-            moved = cell.layout.block_bytes(cell.dtype)
+        if cell.place.work is not cell.sharding:
+            moved = cell.place.layout.block_bytes(cell.dtype)
             moves = [Move("host to device", (), moved), *moves]
             temporary += moved
         return f"one program: {way}", moves, temporary
@@ -181,7 +181,7 @@ def _eagerly(cell: Cell, selection: Selection, idx: Index, value: Any) -> Answer
             [Move("device to device", (), moved)],
             moved,
         )
-    boxed = _boxes.box_of(cell.layout, idx, covered=True) is not None
+    boxed = _boxes.box_of(cell.place.layout, idx, covered=True) is not None
     extra = 0 if boxed else _points_bytes(form)
     return "eager: one program on each touched block, in place", _value_moves(cell, value), extra
 

@@ -53,7 +53,7 @@ def _near(cell: Cell, value: Any) -> Any:
     """A value where it can be combined with the contents: only the value moves."""
     if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
         return value
-    return _general.near(value, cell.work) if isinstance(value, jax.Array) else value
+    return _general.near(value, cell.place.work) if isinstance(value, jax.Array) else value
 
 
 @_jaxapi.without_mesh

@@ -117,7 +117,7 @@ def in_while_condition() -> bool:
 class Lender(Protocol):
     """What the door needs of a cell: an array that JAX may read, donate and replace in place."""
 
-    def lend(self) -> jax.Array: ...
+    def lend(self, work: Sharding) -> jax.Array: ...
 
 
 class _Door(core.ArrayRefImpl):
@@ -127,22 +127,23 @@ class _Door(core.ArrayRefImpl):
     the new buffers into the same array object; it never assigns to it.
     """
 
-    def __init__(self, aval: AbstractRef, lender: Lender):
+    def __init__(self, aval: AbstractRef, lender: Lender, work: Sharding):
         self._aval = aval
         self._lender = lender
+        self._work = work
 
     @property
     def _buf(self) -> jax.Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._lender.lend()
+        return self._lender.lend(self._work)
 
 
-def make_door(x: jax.Array, lender: Lender) -> Any:
-    """A ``jax.Ref`` for traces, with the type of ``x`` in device memory, backed by ``lender``."""
+def make_door(x: jax.Array, lender: Lender, work: Sharding) -> Any:
+    """A ``jax.Ref`` with the type of ``x`` in device memory, backed by what ``lender`` lends."""
     aval = core.typeof(x)
     if aval.memory_space != core.MemorySpace.Device:
         aval = aval.update(memory_space=core.MemorySpace.Device)
     ref_aval = AbstractRef(aval)
-    return core.Ref(ref_aval, _Door(ref_aval, lender))
+    return core.Ref(ref_aval, _Door(ref_aval, lender, work))
 
 
 def lender_of(ref: Any) -> Any:
@@ -268,14 +269,20 @@ def is_held_elsewhere(parts: list[jax.Array], whole: jax.Array | None = None) ->
     return False
 
 
-def alias(x: jax.Array, sharding: Sharding) -> jax.Array:
-    """A second array object over the same buffers, under an equal ``sharding`` object."""
+def alias(x: jax.Array, sharding: Sharding, fixed: bool = True) -> jax.Array:
+    """A second array object over the same buffers, under an equal ``sharding`` object.
+
+    JAX may bring one that is not ``fixed`` to where others are that it is combined with.
+    """
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(x)
-        return jax.random.wrap_key_data(alias(data, data.sharding), impl=jax.random.key_impl(x))
+        data = alias(data, data.sharding, fixed)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     if x.size == 0:
         # Programs give empty arrays shards of the wrong shape; there is nothing to share.
-        return jax.device_put(np.zeros(x.shape, x.dtype), sharding)
+        x = jax.device_put(np.zeros(x.shape, x.dtype), sharding)
+    if not fixed:
+        return type(x)(x.aval, x.sharding, blocks(x), committed=False, _skip_checks=True)  # pyright: ignore
     return jax.make_array_from_single_device_arrays(x.shape, sharding, blocks(x), dtype=x.dtype)
 
 
@@ -319,6 +326,11 @@ def custom_layout(x: jax.Array) -> Any:
     form = x.format  # pyright: ignore[reportAttributeAccessIssue]
     order = getattr(form.layout, "major_to_minor", None)
     return form if order is not None and tuple(order) != tuple(range(x.ndim)) else None
+
+
+def in_order(form: Any, sharding: Sharding) -> Any:
+    """A sharding with the order of dimensions of a ``Format`` that `custom_layout` gave."""
+    return sharding if form is None else type(form)(form.layout, sharding)
 
 
 def to_host(x: jax.Array) -> np.ndarray:

@@ -34,7 +34,7 @@ def selection(index: Index, shape: Shape, sharding: Sharding) -> Selection | Non
         return None
     if not 0 < index.ndim <= len(shape) or index.shape != shape[: index.ndim] or 0 in shape:
         return None
-    if not _lies_well(index, sharding):
+    if not lies_well(index, sharding):
         return None
     dims = tuple(range(len(shape)))
     form = Form(
@@ -49,7 +49,7 @@ def selection(index: Index, shape: Shape, sharding: Sharding) -> Selection | Non
     return Selection(form, (0,) * len(shape), (), index)
 
 
-def _lies_well(mask: jax.Array, sharding: Sharding) -> bool:
+def lies_well(mask: jax.Array, sharding: Sharding) -> bool:
     """Whether every device of the array has the part of the mask that its own block needs."""
     if mask.sharding.device_set != sharding.device_set:
         return False

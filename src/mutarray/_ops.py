@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell, ValueCell
 from mutarray._types import Index
-from mutarray.errors import BadShardingError, CastError, SpentError
+from mutarray.errors import BadShardingError, CastError, SpentError, TraceError
 
 
 def _is_eager(cell: Cell) -> bool:
@@ -65,20 +66,25 @@ def get(
         if selection.form.is_whole:
             whole = cell.snapshot()
             return whole if out is None else jax.device_put(whole, out)
-        if (cell.is_local or cell.memory) and out is None:
-            return _eager.read(cell.block, cell.layout, selection, cell.work, fill)
-        return _general.read(cell.array(), cell.sharding, selection, fill, out)
+        place = cell.place
+        if (place.is_local or place.memory) and out is None:
+            return cell.loose(_eager.read(cell.block, place.layout, selection, place.work, fill))
+        value = _general.read(cell.array(), cell.sharding, selection, fill, out)
+        return value if out is not None else cell.loose(value)
 
 
 def _get_quickly(cell: Cell, index: Index) -> jax.Array | None:
     """A box; ``None`` where the index names none."""
-    if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
+    if not isinstance(cell, BufferCell) or not (place := cell.place).is_local or _jaxapi.in_trace():
         return None
-    box = _boxes.box_of(cell.layout, index, covered=False)
+    box = _boxes.box_of(place.layout, index, covered=False)
     if box is None:
         return None
     with cell.lock:
-        return _quick.read(cell.block, cell.layout, cell.sharding, box)
+        if cell.place is not place:  # another thread has moved it
+            return None
+        value = _quick.read(cell.block, place.layout, place.sharding, box)
+    return value if value is None or place.fixed else cell.loose(value)
 
 
 def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
@@ -137,26 +143,32 @@ def write(cell: Cell, selection: Selection, value: Any, op: Op) -> None:
 
 def _put_quickly(cell: Cell, index: Index, value: Any) -> bool:
     """Writes a value that needs no check the short way; ``False`` where there is none."""
-    if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
+    if not isinstance(cell, BufferCell) or not (place := cell.place).is_local or _jaxapi.in_trace():
         return False
-    launches = _quick.launches(cell.layout, index, value, cell.dtype)
+    launches = _quick.launches(place.layout, index, value, cell.dtype)
     if launches is None:
         return False
     with cell.lock:
+        if cell.place is not place:  # another thread has moved it
+            return False
         cell.run(launches)
     return True
 
 
 def _mask_on_devices(cell: Cell, index: Index, value: Any) -> Selection | None:
     """The selection of a mask that stays on the devices; ``None`` where that is not the way."""
-    if not isinstance(cell, BufferCell) or not cell.is_local or _jaxapi.in_trace():
+    if not isinstance(cell, BufferCell) or not cell.place.is_local or _jaxapi.in_trace():
         return None
     selection = _masked.selection(index, cell.shape, cell.sharding)
     return selection if selection is not None and _masked.fits(value) else None
 
 
 def _write(cell: BufferCell, selection: Selection, value: Any, op: Op) -> None:
-    if not cell.is_local and (cell.memory is None or selection.form.is_whole):
+    place = cell.place
+    if selection.mask is not None and not _masked.lies_well(selection.mask, place.sharding):
+        mask = jax.device_put(selection.mask, _jaxapi.replicated(place.work))  # it has moved since
+        selection = replace(selection, mask=mask)
+    if not place.is_local and (place.memory is None or selection.form.is_whole):
         cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
     elif selection.form.is_whole or selection.mask is not None:
         cell.run_whole(
@@ -164,7 +176,7 @@ def _write(cell: BufferCell, selection: Selection, value: Any, op: Op) -> None:
         )
     else:
         dtype = value.dtype if is_function(op) else cell.dtype
-        launches = _eager.write_launches(cell.layout, selection, value, dtype, op, cell.memory)
+        launches = _eager.write_launches(place.layout, selection, value, dtype, op, place.memory)
         if is_function(op):  # what it raises, it raises before the first block is written
             for device, kernel, operands in launches:
                 jax.eval_shape(kernel, cell.block(device), *operands)
@@ -199,7 +211,7 @@ def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
         return
     assert isinstance(cell, BufferCell)
     with cell.lock:
-        if cell.is_local:
+        if cell.place.is_local:
             cell.run_whole(lambda x: _general.update(x, cell.sharding, fn, value, donate=True))
         else:
             cell.replace(_general.update(cell.array(), cell.sharding, fn, value, donate=False))
@@ -238,10 +250,13 @@ def snapshot(cell: Cell) -> jax.Array:
 
 def working(cell: Cell) -> jax.Array:
     """The contents as an immutable array in device memory, to compute with."""
-    if isinstance(cell, BufferCell) and cell.work is not cell.sharding and not _jaxapi.in_trace():
-        with cell.lock:
-            return jax.device_put(cell.array(), cell.work, may_alias=False)
-    return snapshot(cell)
+    if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
+        return snapshot(cell)
+    with cell.lock:
+        work = cell.place.work
+        if work is cell.sharding:
+            return snapshot(cell)
+        return jax.device_put(cell.array(), work, may_alias=False)
 
 
 def duplicate(cell: Cell) -> Cell:
@@ -249,9 +264,28 @@ def duplicate(cell: Cell) -> Cell:
     if _is_eager(cell):
         assert isinstance(cell, BufferCell)
         with cell.lock:
-            return BufferCell(_buffers.copy(cell.array(), cell.sharding), cell.sharding)
+            array, place = _buffers.copy(cell.array(), cell.sharding), cell.place
+            return BufferCell(array, place.sharding, place.fixed)
     value, home = cell.traced_value(), cell.sharding
     return ValueCell(value if home is None else _frames.place(value, home), home)
+
+
+def reshard(cell: Cell, sharding: Sharding) -> None:
+    """Lays the array out by another sharding, in place.
+
+    Raises:
+        BadShardingError: ``sharding`` is no sharding, or has more dimensions than the array.
+        IndivisibleError: it splits an axis unevenly.
+        TraceError: inside of a trace.
+    """
+    check_sharding(cell.shape, sharding)
+    if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
+        raise TraceError(
+            f"m.reshard({sharding}) inside of a trace: a compiled program cannot move its "
+            "arguments. Reshard before the call; or make an array inside that lies elsewhere, with "
+            "mutarray.mutable_array(m[...], sharding)"
+        )
+    _jaxapi.without_mesh(cell.move)(sharding)
 
 
 def is_spent(cell: Cell) -> bool:

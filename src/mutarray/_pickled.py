@@ -35,8 +35,8 @@ def dump(cell: Cell) -> State:
             f"{cell.sharding} has devices of other processes, whose values cannot be pickled here: "
             "pickle the blocks of each process, m.addressable_shards"
         )
-    place = _describe(cell.sharding)
     with cell.lock:
+        place = _describe(cell.sharding)
         array = cell.array()
         if _cast.is_key(cell.dtype):
             return np.array(jax.random.key_data(array)), str(jax.random.key_impl(array)), place

@@ -151,7 +151,10 @@ Cell = BufferCell | RefCell | ValueCell
 
 def flatten(cell: Cell | OpaqueCell) -> tuple[Any, Home]:
     """The one child of the pytree node of an array, and its static part."""
-    return cell.ref(), cell.home
+    if not isinstance(cell, BufferCell):
+        return cell.ref(), cell.home
+    with cell.lock:  # or another thread may move it in between
+        return cell.ref(), cell.home
 
 
 def unflatten(home: Home, child: Any) -> Cell | OpaqueCell:

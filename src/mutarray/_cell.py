@@ -232,7 +232,7 @@ class BufferCell:
             _guard.moves(
                 f"a compiled program with an array of shape {self.shape} in host memory",
                 self.layout.block_bytes(self.dtype),
-                0,
+                None,
                 f"the array lies in {self.sharding.memory_kind}, and programs get a copy of it",
                 "Use it outside of jit, or keep it in device memory.",
             )

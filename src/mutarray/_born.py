@@ -90,8 +90,8 @@ def _as_shape(shape: Any) -> Shape:
         lengths = tuple(int(n.__index__()) for n in lengths)
     except (AttributeError, TypeError):
         raise BadValueError(
-            f"shape={shape!r} of type {type(shape).__name__} is no shape: pass an integer or a tuple "
-            "of integers"
+            f"shape={shape!r} of type {type(shape).__name__} is no shape: pass an integer or a "
+            "tuple of integers"
         ) from None
     if any(n < 0 for n in lengths):
         axis = next(k for k, n in enumerate(lengths) if n < 0)

@@ -63,8 +63,9 @@ def as_value(value: Any) -> Any:
 
 def _bad_value(value: Any) -> BadValueError:
     return BadValueError(
-        f"{value!r} of type {type(value).__name__} holds no numbers that JAX knows: pass a number, a "
-        "jax.Array, a NumPy array of numbers, or a sequence of numbers whose parts are equally long"
+        f"{value!r} of type {type(value).__name__} holds no numbers that JAX knows: pass a number, "
+        "a jax.Array, a NumPy array of numbers, or a sequence of numbers whose parts are equally "
+        "long"
     )
 
 

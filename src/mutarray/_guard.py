@@ -51,8 +51,9 @@ def moves(operation: str, moved: int | None, touched: int | None, why: str, mend
     Raises:
         GatherError: inside of `no_gather`, if it is more.
     """
-    known = moved is not None and touched is not None
-    if not _forbidden.get() or (known and moved <= touched):
+    if not _forbidden.get():
+        return
+    if moved is not None and touched is not None and moved <= touched:
         return
     raise GatherError(
         f"{operation} touches {_bytes(touched)} and would move {_bytes(moved)} to each device, "

@@ -93,7 +93,10 @@ class Operators(Handle):
     def __len__(self) -> int:
         shape = cell_of(self).shape
         if not shape:
-            raise TypeError("len() of unsized object: a 0-d mutable array has no length; its one element is m[()]")
+            raise TypeError(
+                "len() of unsized object: a 0-d mutable array has no length; its one element is "
+                "m[()]"
+            )
         return shape[0]
 
     def __iter__(self) -> Iterator[jax.Array]:

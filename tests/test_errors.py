@@ -246,13 +246,13 @@ CASES = [
     Case(
         "kth of partition",
         lambda: on().partition(9, 1),
-        errors.OutOfBoundsError,
+        errors.BadAxisError,
         "kth=9 is out of bounds for axis 1 with size 8: allowed are -8 to 7",
     ),
     Case(
         "kth of partition, empty axis",
         lambda: mu.zeros((2, 0)).partition(0),
-        errors.OutOfBoundsError,
+        errors.BadAxisError,
         "kth=0 is out of bounds for axis -1 with size 0: it has no elements",
     ),
     Case(
@@ -593,6 +593,15 @@ CASES = [
         "a NumPy array of numbers, or a sequence of numbers whose parts are equally long",
     ),
     Case(
+        "long value",
+        lambda: set_to(on(), 0, ["text"] * 1000),
+        errors.BadValueError,
+        "['text', 'text', 'text', 'text', 'text', 'text', 'text', 'text', 'text', 'text', 'text', "
+        "'text', 'text', 'text', 'text', 'text', 'text', 'text', 'text', 'tex... of type list holds "
+        "no numbers that JAX knows: pass a number, a jax.Array, a NumPy array of numbers, or a "
+        "sequence of numbers whose parts are equally long",
+    ),
+    Case(
         "fill value with axes",
         lambda: mu.full(2, [1, 2]),
         errors.BadValueError,
@@ -751,8 +760,8 @@ CASES = [
         lambda: jax.tree.map(lambda x: 1.0, on())[0],
         errors.NotMutableError,
         "this MutableArray was rebuilt by a tree transformation around something of type float "
-        "instead of its Ref, and can only be taken apart again: read it before, m[...], or pass is_leaf=lambda "
-        "x: isinstance(x, mutarray.MutableArray) to the transformation",
+        "instead of its Ref, and can only be taken apart again: read it before, m[...], or pass "
+        "is_leaf=lambda x: isinstance(x, mutarray.MutableArray) to the transformation",
     ),
     Case(
         "call of the class",
@@ -1159,6 +1168,42 @@ CLASSES = [
     for name, error in vars(errors).items()
     if isinstance(error, type) and error.__module__ == errors.__name__
 ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda a: a[3],
+        lambda a: a["a"],
+        lambda a: a[[0, 1], [0, 1, 2]],
+        lambda a: a[0, 0, 0],
+        lambda a: a[::0],
+        lambda a: a[1.5:],
+        lambda a: a.sort(axis=2),
+        lambda a: a.partition(9),
+        lambda a: a.put(99, 1),
+        lambda a: a.put(0, 1, mode="none"),
+        lambda a: set_to(a, 0, np.ones(5, int)),
+        lambda a: np.copyto(a, 1.5, casting="same_kind"),
+        lambda a: np.add(a, 1.5, out=a),
+        lambda a: np.putmask(a, [True], 1),
+        lambda a: np.place(a, np.ones((3, 4), bool), []),
+        lambda a: np.fill_diagonal(a[0] if isinstance(a, np.ndarray) else mu.zeros(4), 1),
+        lambda a: a.__imatmul__(np.ones((4, 2), int)),
+        len,
+        lambda a: a.shape and iter(a[0, 0] if isinstance(a, np.ndarray) else mu.zeros(())),
+    ],
+)
+def test_what_catches_the_error_of_numpy_catches_ours(code: Callable[[Any], Any]) -> None:
+    array = np.zeros((3, 4), int)
+    if code is len:
+        array = np.zeros((), int)
+    with pytest.raises(Exception) as numpys:  # noqa: PT011
+        code(array)
+    public = ("builtins", "numpy.exceptions")
+    expected = next(t for t in type(numpys.value).__mro__ if t.__module__ in public)
+    with pytest.raises(expected):
+        code(mu.mutable_array(array))
 
 
 def headings(page: str) -> list[str]:

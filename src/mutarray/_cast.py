@@ -61,11 +61,17 @@ def as_value(value: Any) -> Any:
     return array
 
 
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
 def _bad_value(value: Any) -> BadValueError:
     return BadValueError(
-        f"{value!r} of type {type(value).__name__} holds no numbers that JAX knows: pass a number, "
-        "a jax.Array, a NumPy array of numbers, or a sequence of numbers whose parts are equally "
-        "long"
+        f"{shown(value)} of type {type(value).__name__} holds no numbers that JAX knows: pass a "
+        "number, a jax.Array, a NumPy array of numbers, or a sequence of numbers whose parts are "
+        "equally long"
     )
 
 

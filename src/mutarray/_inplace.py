@@ -82,16 +82,13 @@ def partition(cell: Cell, kth: int, axis: int) -> None:
     """``jnp.partition`` in place.
 
     Raises:
-        BadAxisError: there is no such axis.
-        OutOfBoundsError: there is no such position along it.
+        BadAxisError: there is no such axis, or no such position along it.
     """
     axis = _axis(cell, axis)
     n = cell.shape[axis]
     if not -n <= kth < n:
         allowed = f"allowed are {-n} to {n - 1}" if n else "it has no elements"
-        raise OutOfBoundsError(
-            f"kth={kth} is out of bounds for axis {axis} with size {n}: {allowed}"
-        )
+        raise BadAxisError(f"kth={kth} is out of bounds for axis {axis} with size {n}: {allowed}")
     along_axis(cell, axis, lambda x: jnp.partition(x, kth, axis))
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mutarray import _jaxapi
+from mutarray import _cast, _jaxapi
 from mutarray._types import Index
 from mutarray.errors import (
     BadIndexError,
@@ -128,12 +128,14 @@ def _array(entry: Any) -> Any:
             array = np.asarray(entry)
         except ValueError as error:
             raise BadIndexError(
-                f"the list {entry!r} is no index array: give all its parts the same length"
+                f"the list {_cast.shown(entry)} is no index array: give all its parts the same "
+                "length"
             ) from error
         return array.astype(np.intp) if array.size == 0 else array
     raise BadIndexError(
-        f"{entry!r} of type {type(entry).__name__} is no index: only integers, slices (`:`), "
-        "ellipsis (`...`), None, mu.ds windows and integer or boolean arrays are valid indices"
+        f"{_cast.shown(entry)} of type {type(entry).__name__} is no index: only integers, "
+        "slices (`:`), ellipsis (`...`), None, mu.ds windows and integer or boolean arrays are "
+        "valid indices"
     )
 
 

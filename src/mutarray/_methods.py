@@ -226,8 +226,7 @@ class Methods(Operators):
             axis: the axis.
 
         Raises:
-            BadAxisError: there is no such axis.
-            OutOfBoundsError: there is no such position along it.
+            BadAxisError: there is no such axis, or no such position along it.
 
         Example:
             >>> import jax.numpy as jnp, mutarray as mu

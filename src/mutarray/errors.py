@@ -24,7 +24,11 @@ class OutOfBoundsError(MutarrayError, IndexError):
 
 
 class BadAxisError(OutOfBoundsError, np.exceptions.AxisError):
-    """``axis=`` names an axis that the array has not. Mend it by one that the message names."""
+    """``axis=`` names an axis that the array has not, or ``kth=`` a position that it has not.
+
+    As in NumPy, it is an ``IndexError`` and a ``ValueError``. Mend it by an axis, or for
+    ``partition`` a position along the axis, in the range that the message names.
+    """
 
 
 class BadIndexError(MutarrayError, IndexError):

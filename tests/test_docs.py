@@ -1,9 +1,12 @@
 """Runs every Python block of README.md and of docs/*.md.
 
 The blocks of one page run one after the other and share their names, as a reader would type them. A
-block under a comment `<!-- no-run: reason -->` is compiled and not run.
+block under a comment `<!-- no-run: reason -->` is compiled and not run. A text block right after a
+block that runs is what that block prints; where its lines break plays no part.
 """
 
+import contextlib
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*?$", re.M | re.S
 )
+OUTPUT = re.compile(r"\s*```text\n(?P<text>.*?)^ *```\s*?$", re.M | re.S)
 NO_RUN = re.compile(r"<!-- no-run: *\S.*?-->\s*\Z", re.S)
 
 
@@ -24,6 +28,7 @@ class Block:
     line: int
     code: str
     runs: bool
+    prints: str | None = None
 
 
 def blocks(text: str) -> list[Block]:
@@ -33,7 +38,9 @@ def blocks(text: str) -> list[Block]:
         indent = len(match["indent"])
         code = "".join(line[indent:] or "\n" for line in match["code"].splitlines(keepends=True))
         line = text.count("\n", 0, match.start("code")) + 1
-        found.append(Block(line, code, runs=not NO_RUN.search(text[: match.start()])))
+        output = OUTPUT.match(text, match.end())
+        prints = output["text"] if output else None
+        found.append(Block(line, code, not NO_RUN.search(text[: match.start()]), prints))
     return found
 
 
@@ -43,8 +50,12 @@ def run(page: str, text: str) -> dict[str, object]:
     for block in blocks(text):
         # The empty lines make a traceback name the line of the page.
         code = compile("\n" * (block.line - 1) + block.code, page, "exec")
-        if block.runs:
+        if block.runs and block.prints is None:
             exec(code, names)
+        elif block.runs:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(code, names)
+            assert printed.getvalue().split() == block.prints.split(), f"{page}:{block.line}"
     return names
 
 
@@ -72,6 +83,8 @@ x.append(undefined)
       x.append(2)
   ```
 
+And text:
+
 ```text
 not python
 ```
@@ -85,6 +98,15 @@ def test_blocks_share_their_names_and_no_run_is_not_run():
         (16, True),
     ]
     assert run("sample", SAMPLE)["x"] == [1, 2]
+
+
+def test_what_a_block_prints_is_what_the_page_shows():
+    page = "```python\nprint('a  b')\nprint('c')\n```\n\n```text\na b\nc\n```\n"
+    run("sample", page)
+    for other in ("a b", "a b\nd"):
+        with pytest.raises(AssertionError, match="sample:2"):
+            run("sample", page.replace("a b\nc\n", other + "\n"))
+    run("sample", page.replace("\n\n```text", "\n\nOf another sort:\n\n```text\nnot"))
 
 
 def test_a_wrong_block_fails_with_the_line_of_the_page():

@@ -92,7 +92,7 @@ def test_in_place_where_it_lies() -> None:
         (operator.iadd, 1.5, TypeError, "same_kind"),
         (operator.iadd, np.ones(3, np.int32), ValueError, "could not broadcast"),
         (operator.iadd, np.ones((2, 8, 6), np.int32), ValueError, "could not broadcast"),
-        (operator.iadd, "x", TypeError, "no array and no number"),
+        (operator.iadd, "x", TypeError, "holds no numbers"),
     ],
 )
 def test_what_does_not_fit_leaves_it_alone(

@@ -109,7 +109,7 @@ def test_what_does_not_fit_out() -> None:
         (lambda: np.add(m, np.ones((1, 3), int), out=m), ValueError, "shape"),
         (lambda: np.add(np.ones((1, 3), int), m, out=m), ValueError, "out= has shape"),
         (lambda: np.add(m, np.ones(2, int), out=m), ValueError, "could not broadcast"),
-        (lambda: np.frompyfunc(abs, 1, 1).at(m, 0), TypeError, r"\.at is no function.*apply_at"),
+        (lambda: np.frompyfunc(abs, 1, 1).at(m, 0), TypeError, r"jax.numpy has no abs.*apply_at"),
         (lambda: np.add.at(m, 3, 1), IndexError, "index 3"),
         (lambda: np.add.at(m, 0, 1.5), TypeError, "same_kind"),
     ]:
@@ -264,7 +264,7 @@ def test_functions_that_write_to_odd_shapes(shape: tuple[int, ...]) -> None:
         (lambda m: np.put(m, [0], 1, mode="drop"), ValueError, "mode='drop'"),
         (lambda m: np.putmask(m, [True], 1), ValueError, "same number of elements"),
         (lambda m: np.place(m, np.ones((2, 3), bool), []), ValueError, "no values for 6 positions"),
-        (lambda m: np.fill_diagonal(mu.zeros(3), 1), ValueError, "at least two axes"),
+        (lambda m: np.fill_diagonal(mu.zeros(3), 1), ValueError, "two axes or more"),
         (lambda m: np.fill_diagonal(mu.zeros((2, 2, 3)), 1), ValueError, "same length"),
     ],
 )

@@ -205,7 +205,7 @@ def test_matmul_in_place_keeps_shape_and_dtype() -> None:
         (np.ones((2, 3), np.int32), ValueError, r"gives shape \(2, 3\)"),
         (np.ones(2, np.int32), ValueError, r"gives shape \(2,\)"),
         (np.ones((2, 2), np.float32), TypeError, "same_kind"),
-        ("a", TypeError, "no array and no number"),
+        ("a", TypeError, "holds no numbers"),
     ]:
         with pytest.raises(error, match=message):
             m @= other

@@ -76,9 +76,11 @@ def _check(op: Callable[[Any, Any], Any], dtype: Any, of_value: Any) -> None:
     out = jax.eval_shape(
         op, jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, of_value)
     )
-    if getattr(out, "shape", None) != shape:
+    got = getattr(out, "shape", None)
+    if got != shape:
+        given = f"a {type(out).__name__}" if got is None else f"shape {got}"
         raise BadValueError(
-            f"apply_at got a function that gives {out} for elements of shape {shape}: it must be "
-            "elementwise, one array of the shape that it gets"
+            f"apply_at got a function that gives {given} for elements of shape {shape}: it must be "
+            "elementwise, and give one array of the shape that it gets"
         )
-    _cast.check_cast(out, dtype)
+    _cast.check_cast(out, dtype, "result")

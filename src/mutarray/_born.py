@@ -17,7 +17,7 @@ from mutarray._cell import BufferCell
 from mutarray._create import as_array, made_in_trace, own
 from mutarray._layout import check_sharding, layout_of
 from mutarray._types import ArrayLike, Shape
-from mutarray.errors import BadValueError, TraceError
+from mutarray.errors import BadValueError, ShapeError, TraceError
 
 
 def full(
@@ -41,7 +41,8 @@ def full(
     Raises:
         IndivisibleError: the sharding splits an axis unevenly.
         BadShardingError: ``sharding`` is no sharding, or has too many dimensions.
-        BadValueError: ``fill_value`` is no scalar, or a length is negative or no integer.
+        BadValueError: ``fill_value`` is no scalar, or a length is no integer.
+        ShapeError: a length is negative.
         CastError: ``fill_value`` does not cast to ``dtype``.
 
     Example:
@@ -53,7 +54,10 @@ def full(
     shape = _as_shape(shape)
     value = _cast.as_value(fill_value)
     if np.shape(value) != ():
-        raise BadValueError(f"fill_value has shape {np.shape(value)}: pass a scalar")
+        raise BadValueError(
+            f"fill_value has shape {np.shape(value)}, and must be a scalar: for an array of values "
+            "use mutarray.mutable_array(values, sharding)"
+        )
     if dtype is None:
         dtype = jnp.result_type(value) if isinstance(value, jax.Array) else as_array(value).dtype
     dtype = jax.dtypes.canonicalize_dtype(dtype)
@@ -88,9 +92,16 @@ def _as_shape(shape: Any) -> Shape:
     try:
         lengths = tuple(int(n.__index__()) for n in lengths)
     except (AttributeError, TypeError):
-        raise BadValueError(f"shape={shape!r} must be an integer or a tuple of integers") from None
+        raise BadValueError(
+            f"shape={shape!r} of type {type(shape).__name__} is no shape: pass an integer or a "
+            "tuple of integers"
+        ) from None
     if any(n < 0 for n in lengths):
-        raise BadValueError(f"shape={shape!r} has a negative length: lengths are 0 or more")
+        axis = next(k for k, n in enumerate(lengths) if n < 0)
+        raise ShapeError(
+            f"shape={shape!r} has the negative length {lengths[axis]} for axis {axis}: lengths are "
+            "0 or more"
+        )
     return lengths
 
 

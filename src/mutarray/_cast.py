@@ -61,15 +61,27 @@ def as_value(value: Any) -> Any:
     return array
 
 
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
 def _bad_value(value: Any) -> BadValueError:
     return BadValueError(
-        f"{value!r} of type {type(value).__name__} is no array and no number: pass a scalar, a "
-        "NumPy array, a jax.Array or a sequence of numbers"
+        f"{shown(value)} of type {type(value).__name__} holds no numbers that JAX knows: pass a "
+        "number, a jax.Array, a NumPy array of numbers, or a sequence of numbers whose parts are "
+        "equally long"
     )
 
 
-def check_cast(value: Any, dtype: Any) -> None:
+def check_cast(value: Any, dtype: Any, what: str = "value") -> None:
     """Raises unless ``value`` goes into ``dtype`` by NumPy's ``same_kind`` rule.
+
+    Args:
+        value: what `as_value` gave, or its shape and dtype.
+        dtype: the dtype of the array.
+        what: what the message calls the value.
 
     Raises:
         CastError: the kind of the value is above that of ``dtype``.
@@ -82,7 +94,7 @@ def check_cast(value: Any, dtype: Any) -> None:
         return
     source, target = kind(value.dtype), kind(dtype)
     if source is None or target is None or source > target:
-        raise _no_cast(f"dtype {value.dtype}", dtype, "value.astype(...)")
+        raise _no_cast(f"a {what} of dtype {value.dtype}", is_key(value.dtype), dtype, what)
 
 
 def _check_scalar(value: Any, dtype: Any) -> None:
@@ -90,7 +102,8 @@ def _check_scalar(value: Any, dtype: Any) -> None:
     ranks = {bool: 0, int: 1, float: 3, complex: 4}
     rank = next(ranks[cls] for cls in (bool, int, float, complex) if isinstance(value, cls))
     if target is None or rank > target:
-        raise _no_cast(f"the Python {type(value).__name__} {value!r}", dtype, "a cast")
+        given = f"the Python {type(value).__name__} {value!r}"
+        raise _no_cast(given, False, dtype, f"jnp.asarray({value!r})")
     if isinstance(value, int) and target in (1, 2):
         info = jnp.iinfo(dtype)
         if not info.min <= value <= info.max:
@@ -100,10 +113,15 @@ def _check_scalar(value: Any, dtype: Any) -> None:
             )
 
 
-def _no_cast(what: str, dtype: Any, mend: str) -> CastError:
+def _no_cast(given: str, gives_keys: bool, dtype: Any, value: str) -> CastError:
+    if is_key(dtype):
+        mend = "write PRNG keys of this dtype, as jax.random.key and jax.random.split make them"
+    elif gives_keys:
+        mend = "PRNG keys are no numbers; their bits are, jax.random.key_data(keys)"
+    else:
+        mend = f"if the loss is meant, say so with {value}.astype({dtype.name!r})"
     return CastError(
-        f"cannot write {what} into an array of dtype {dtype} under NumPy's same_kind rule: if the "
-        f"loss is meant, say so with {mend} to {dtype}"
+        f"cannot write {given} into an array of dtype {dtype} under NumPy's same_kind rule: {mend}"
     )
 
 
@@ -122,13 +140,15 @@ def check_broadcast(value: Any, shape: Shape, masked: bool = False) -> None:
     )
     if not fits:
         hint = (
-            ": a traced mask selects a number of elements that is not known when the program is "
-            "compiled, so the value must have length 1 there"
+            "a traced mask selects a number of elements that is not known when the program is "
+            "compiled, so the value must have length 1 there; to give each element of the array a "
+            "value of its own, write m[...] = jnp.where(mask, values, m[...])"
             if masked
-            else ": the latter is the shape of what the index selects"
+            else "the latter is the shape of what is written; pass a value of that shape, or one "
+            "that broadcasts to it"
         )
         raise BroadcastError(
-            f"could not broadcast input array from shape {given} into shape {shape}{hint}"
+            f"could not broadcast input array from shape {given} into shape {shape}: {hint}"
         )
 
 

@@ -255,7 +255,7 @@ class BufferCell:
             _guard.moves(
                 f"a compiled program with an array of shape {self.shape}",
                 math.prod(work.shard_shape(self.shape)) * self.dtype.itemsize,
-                0,
+                None,
                 f"the array lies in {self.sharding.memory_kind}, and programs get a copy of it"
                 if in_host_memory
                 else "it closed over the array, which was resharded since, and gets a copy of it "

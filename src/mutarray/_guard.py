@@ -38,23 +38,28 @@ def no_gather() -> Iterator[None]:
         _forbidden.reset(token)
 
 
-def moves(operation: str, moved: int | None, touched: int, why: str, mend: str) -> None:
+def moves(operation: str, moved: int | None, touched: int | None, why: str, mend: str) -> None:
     """Says that an operation is about to move more than it touches.
 
     Args:
         operation: what the user does, and with what.
         moved: the bytes that one device gets; ``None`` where they are not known.
-        touched: the bytes of the elements that are named.
+        touched: the bytes of the elements that are named; ``None`` where they are not known.
         why: the reason.
         mend: how to get along without.
 
     Raises:
         GatherError: inside of `no_gather`, if it is more.
     """
-    if not _forbidden.get() or (moved is not None and moved <= touched):
+    if not _forbidden.get():
         return
-    amount = "an unknown number of" if moved is None else f"{moved:,}"
+    if moved is not None and touched is not None and moved <= touched:
+        return
     raise GatherError(
-        f"{operation} touches {touched:,} bytes and would move {amount} bytes to each device, "
+        f"{operation} touches {_bytes(touched)} and would move {_bytes(moved)} to each device, "
         f"inside of mu.no_gather(): {why}. {mend}"
     )
+
+
+def _bytes(number: int | None) -> str:
+    return "an unknown number of bytes" if number is None else f"{number:,} bytes"

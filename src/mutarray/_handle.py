@@ -33,9 +33,10 @@ def cell_of(m: Any) -> Cell:
     cell = m._cell
     if isinstance(cell, OpaqueCell):
         raise NotMutableError(
-            f"this MutableArray was rebuilt by a tree transformation around a "
-            f"{type(cell.child).__name__} instead of its Ref: it can be taken apart again, and "
-            "nothing else"
+            f"this MutableArray was rebuilt by a tree transformation around something of "
+            f"type {type(cell.child).__name__} instead of its Ref, and can only be taken apart "
+            "again: read it before, m[...], or pass "
+            "is_leaf=lambda x: isinstance(x, mutarray.MutableArray) to the transformation"
         )
     return cell
 

@@ -16,6 +16,7 @@ from mutarray._cell import BufferCell
 from mutarray._layout import split_axes
 from mutarray._trace_cells import Cell
 from mutarray.errors import (
+    BadAxisError,
     BadModeError,
     BroadcastError,
     CastError,
@@ -42,7 +43,7 @@ def matmul(cell: Cell, other: Any) -> None:
             f"m @= x gives shape {out.shape} for m of shape {cell.shape} and x of shape "
             f"{like.shape}, and the array keeps its shape: write m @ x for a new array"
         )
-    _cast.check_cast(out, cell.dtype)
+    _cast.check_cast(out, cell.dtype, "result")
     whole = _ops.working(cell)
     typed = _jaxapi.explicit_spec(whole)
     place = None if typed is None else NamedSharding(*typed)
@@ -61,7 +62,7 @@ def along_axis(cell: Cell, axis: int, work: Callable[[jax.Array], jax.Array]) ->
     """Replaces the contents by what ``work`` makes of them along one axis, which is brought whole.
 
     Raises:
-        OutOfBoundsError: there is no such axis.
+        BadAxisError: there is no such axis.
     """
     axis = _axis(cell, axis)
     if 0 in cell.shape:  # nothing to do, and JAX 0.9 fails to compile it
@@ -81,15 +82,13 @@ def partition(cell: Cell, kth: int, axis: int) -> None:
     """``jnp.partition`` in place.
 
     Raises:
-        OutOfBoundsError: there is no such axis, or no such position along it.
+        BadAxisError: there is no such axis, or no such position along it.
     """
     axis = _axis(cell, axis)
     n = cell.shape[axis]
     if not -n <= kth < n:
         allowed = f"allowed are {-n} to {n - 1}" if n else "it has no elements"
-        raise OutOfBoundsError(
-            f"kth={kth} is out of bounds for axis {axis} with size {n}: {allowed}"
-        )
+        raise BadAxisError(f"kth={kth} is out of bounds for axis {axis} with size {n}: {allowed}")
     along_axis(cell, axis, lambda x: jnp.partition(x, kth, axis))
 
 
@@ -98,7 +97,7 @@ def _axis(cell: Cell, axis: int) -> int:
     ndim, axis = len(cell.shape), operator.index(axis)
     if not -ndim <= axis < ndim:
         allowed = f"allowed are {-ndim} to {ndim - 1}" if ndim else "it has none"
-        raise OutOfBoundsError(
+        raise BadAxisError(
             f"axis {axis} is out of bounds for a mutable array of {ndim} axes: {allowed}"
         )
     return axis
@@ -126,7 +125,8 @@ def put(cell: Cell, indices: Any, values: Any, mode: str = "raise") -> None:
             positions = positions.astype(np.int64)
     if _cast.kind(positions.dtype) not in (1, 2):
         raise CastError(
-            f"positions must be integers, not {positions.dtype}: for a mask use m[mask] = values"
+            f"positions must be integers, and these have dtype {positions.dtype}: cast them with "
+            ".astype(int); for a mask use m[mask] = values"
         )
     positions = positions.reshape(-1)
     if isinstance(positions, np.ndarray):
@@ -202,12 +202,14 @@ def fill_diagonal(cell: Cell, value: Any, wrap: bool = False) -> None:
     shape = cell.shape
     if len(shape) < 2:
         raise ShapeError(
-            f"a mutable array of shape {shape} has no diagonal: it must have at least two axes"
+            f"a mutable array of shape {shape} has no diagonal: np.fill_diagonal takes two axes or "
+            "more; to write to every element, use m.fill(value)"
         )
     if len(shape) > 2 and len(set(shape)) > 1:
         raise ShapeError(
             f"a mutable array of shape {shape} has no diagonal: more than two axes must all have "
-            "the same length"
+            "the same length; with k = np.arange(min(m.shape)), write m[k, k, k] = value, with one "
+            "k for each axis"
         )
     size = int(np.prod(shape, dtype=np.int64))
     step = 1 + sum(int(np.prod(shape[k:], dtype=np.int64)) for k in range(1, len(shape)))
@@ -288,8 +290,9 @@ def copyto(cell: Cell, source: Any, casting: Any = "same_kind", where: Any = Tru
         given = getattr(source, "dtype", cell.dtype)  # Python scalars adapt
         if not np.can_cast(given, cell.dtype, casting):
             raise CastError(
-                f"cannot write dtype {given} into an array of dtype {cell.dtype} under "
-                f"casting={casting!r}: cast the values first"
+                f"cannot write values of dtype {given} into an array of dtype {cell.dtype} under "
+                f"casting={casting!r}: cast them with .astype({cell.dtype.name!r}) first, or pass "
+                "casting='unsafe'"
             )
     _cast.check_cast(source, cell.dtype)
     for what in (source, where):

@@ -13,9 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mutarray import _jaxapi
+from mutarray import _cast, _jaxapi
 from mutarray._types import Index
-from mutarray.errors import BadIndexError, BadWindowError, OutOfBoundsError, TracedIndexError
+from mutarray.errors import (
+    BadIndexError,
+    BadSliceError,
+    BadWindowError,
+    OutOfBoundsError,
+    TracedIndexError,
+)
 
 
 class Item(NamedTuple):
@@ -121,11 +127,15 @@ def _array(entry: Any) -> Any:
         try:
             array = np.asarray(entry)
         except ValueError as error:
-            raise BadIndexError(f"the list {entry!r} is no index array: {error}") from None
+            raise BadIndexError(
+                f"the list {_cast.shown(entry)} is no index array: give all its parts the same "
+                "length"
+            ) from error
         return array.astype(np.intp) if array.size == 0 else array
     raise BadIndexError(
-        f"{entry!r} of type {type(entry).__name__} is no index: only integers, slices (`:`), "
-        "ellipsis (`...`), None, mu.ds windows and integer or boolean arrays are valid indices"
+        f"{_cast.shown(entry)} of type {type(entry).__name__} is no index: only integers, "
+        "slices (`:`), ellipsis (`...`), None, mu.ds windows and integer or boolean arrays are "
+        "valid indices"
     )
 
 
@@ -141,14 +151,17 @@ def _host_slice(entry: slice) -> slice:
         try:
             return operator.index(x)
         except TypeError:
-            raise BadIndexError(
-                f"the slice {entry} has a bound of type {type(x).__name__}: slice indices must be "
-                "integers or None"
+            raise BadSliceError(
+                f"the slice {entry} has the bound {x!r} of type {type(x).__name__}: bounds and "
+                "step of a slice must be integers or None; convert them with int()"
             ) from None
 
     start, stop, step = known(entry.start), known(entry.stop), known(entry.step)
     if step == 0:
-        raise BadIndexError(f"the slice {entry} has step 0: the step of a slice cannot be zero")
+        raise BadSliceError(
+            f"the slice {entry} has step 0, with which it never ends: give it a step of 1 or more, "
+            "or of -1 or less"
+        )
     return slice(start, stop, step)
 
 
@@ -156,7 +169,8 @@ def _host_window(window: Any) -> Any:
     """The window with an ``int`` for its start where that is known."""
     if _jaxapi.is_tracer(window.size):
         raise BadWindowError(
-            "the size of a window is traced, and it decides a shape: pass a Python integer"
+            "the size of a window is traced, and it decides a shape: pass a Python integer, which "
+            "is known when the program is compiled"
         )
     start = window.start
     if not _jaxapi.is_tracer(start):
@@ -164,11 +178,14 @@ def _host_window(window: Any) -> Any:
             start = operator.index(start)
         except TypeError:
             raise BadWindowError(
-                f"the start {start!r} of a window must be an integer, got {type(start).__name__}"
+                f"the start {start!r} of a window has type {type(start).__name__}: it must be an "
+                "integer or a traced integer; convert it with int()"
             ) from None
     elif start.ndim or not jnp.issubdtype(start.dtype, jnp.integer):
         raise BadWindowError(
-            f"the start of a window must be an integer scalar, got {start.dtype}{list(start.shape)}"
+            f"the start of a window is traced, and has dtype {start.dtype} and shape "
+            f"{start.shape}: it must be one integer, of shape (); cast it with .astype(int), or "
+            "take one element"
         )
     return _jaxapi.Slice(start, window.size, window.stride)
 
@@ -182,11 +199,15 @@ def expand(items: list[Item], ndim: int) -> list[Item]:
     named = sum(item.consumes for item in items)
     if named > ndim:
         raise BadIndexError(
-            f"too many indices for array: array is {ndim}-dimensional, but {named} were indexed"
+            f"too many indices for array: array is {ndim}-dimensional, but {named} were indexed; "
+            f"name at most {ndim}"
         )
     ellipses = [i for i, item in enumerate(items) if item.kind == "ellipsis"]
     if len(ellipses) > 1:
-        raise BadIndexError("an index can only have a single ellipsis ('...')")
+        raise BadIndexError(
+            f"an index can only have a single ellipsis ('...'), and this one has {len(ellipses)}: "
+            "write ':' for each axis that another one stands for"
+        )
     rest = Item("ellipsis", None, ndim - named)
     if not ellipses:
         return [*items, rest]
@@ -199,7 +220,7 @@ def check_window(size: int, step: int, extent: int, axis: int, n: int) -> None:
     if size < 0 or step < 1 or extent > n:
         raise BadWindowError(
             f"a window of size {size} and stride {step} does not fit into axis {axis} of length "
-            f"{n}: it spans {extent} positions; allowed are 0 to {n}"
+            f"{n}: it spans {extent} positions; allowed are 0 to {n}, at a stride of 1 or more"
         )
 
 

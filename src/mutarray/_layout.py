@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
+from mutarray import _jaxapi
 from mutarray._types import Box, Shape
 from mutarray.errors import BadShardingError, IndivisibleError
 
@@ -107,6 +108,11 @@ def check_sharding(shape: Shape, sharding: object) -> None:
             ".sharding"
         )
     if isinstance(sharding, NamedSharding):
+        if isinstance(sharding.mesh, AbstractMesh) and not _jaxapi.in_trace():
+            raise BadShardingError(
+                f"sharding= with the spec {sharding.spec} is on an AbstractMesh, which has no "
+                "devices: pass NamedSharding(mesh, P(...)) with a jax.sharding.Mesh"
+            )
         if len(sharding.spec) > len(shape):
             raise BadShardingError(
                 f"the spec {sharding.spec} names {len(sharding.spec)} dimensions, and the array of "
@@ -126,7 +132,8 @@ def check_sharding(shape: Shape, sharding: object) -> None:
         sharding.shard_shape(shape)
     except ValueError as error:
         raise IndivisibleError(
-            f"an array of shape {shape} does not split evenly under {sharding}: {error}"
+            f"an array of shape {shape} does not split evenly under {sharding}: {error}; give it "
+            "lengths that the numbers of parts divide, or a sharding that leaves the axis whole"
         ) from None
 
 

@@ -266,7 +266,7 @@ class Methods(Operators):
             descending: whether the greatest comes first.
 
         Raises:
-            OutOfBoundsError: there is no such axis.
+            BadAxisError: there is no such axis.
 
         Example:
             >>> import jax.numpy as jnp, mutarray as mu
@@ -289,7 +289,7 @@ class Methods(Operators):
             axis: the axis.
 
         Raises:
-            OutOfBoundsError: there is no such axis, or no such position along it.
+            BadAxisError: there is no such axis, or no such position along it.
 
         Example:
             >>> import jax.numpy as jnp, mutarray as mu

@@ -51,7 +51,9 @@ def exported(m: Any) -> jax.Array:
     """
     cell = cell_of(m)
     if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
-        raise ExportError("a mutable array has no memory to export inside a trace: do it outside")
+        raise ExportError(
+            "a mutable array has no memory to export inside a trace: export it outside of jit"
+        )
     count = len(cell.sharding.device_set)
     if count != 1:
         raise ExportError(
@@ -129,7 +131,7 @@ def _at(ufunc: np.ufunc, m: Any, index: Any, value: Any = None) -> None:
     fn = _counterpart(ufunc)
     if fn is None or ufunc.nin > 2:  # NumPy lets none pass that give more than one
         raise TypeError(
-            f"np.{ufunc.__name__}.at is no function of one or two elements that jax.numpy has: use "
+            f"jax.numpy has no {ufunc.__name__} of one or two elements, as ufunc.at needs it: use "
             "m.apply_at(fn, idx, value) with a function that JAX can trace"
         )
     _apply.apply_at(cell, fn, plain(index), value)

@@ -93,7 +93,10 @@ class Operators(Handle):
     def __len__(self) -> int:
         shape = cell_of(self).shape
         if not shape:
-            raise TypeError("len() of unsized object: a 0-d mutable array has no length")
+            raise TypeError(
+                "len() of unsized object: a 0-d mutable array has no length; its one element is "
+                "m[()]"
+            )
         return shape[0]
 
     def __iter__(self) -> Iterator[jax.Array]:
@@ -111,10 +114,12 @@ class Operators(Handle):
         if cell.shape == () and not _jaxapi.in_trace():
             return format(value_of(self), spec)
         if spec:
+            why, mend = f"has shape {cell.shape}", "format its elements one by one"
+            if not cell.shape:
+                why = "has no value inside a trace"
+                mend = "format it outside of jit, or print it with jax.debug.print"
             raise TypeError(
-                f"format {spec!r} is for one number, and this mutable array has shape "
-                f"{cell.shape}{' and no value in a trace' if not cell.shape else ''}: format its "
-                "elements one by one"
+                f"format {spec!r} is for one number, and this mutable array {why}: {mend}"
             )
         return _repr.describe(cell)
 

@@ -96,7 +96,7 @@ def _out_sharding(given: Any, cell: Cell, selection: Selection) -> Any:
         if not isinstance(home, NamedSharding):
             raise BadShardingError(
                 f"out_sharding={given} is a bare spec, and the array lives on no mesh "
-                f"({home}): pass NamedSharding(mesh, {given})"
+                f"({home or 'none is known in this trace'}): pass NamedSharding(mesh, {given})"
             )
         given = NamedSharding(home.mesh, given)
     check_sharding(selection.form.result_shape, given)
@@ -205,7 +205,7 @@ def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
     value = _cast.as_value(value)
     _cast.check_broadcast(value, cell.shape)
     old = jax.ShapeDtypeStruct(cell.shape, cell.dtype)
-    _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype)
+    _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype, "result")
     if not _is_eager(cell):
         cell.traced_replace(_traced.update(cell.traced_value(), cell.home, fn, value))
         return

@@ -107,6 +107,11 @@ def select(
 
 
 def _finish(draft: _Draft, has_arrays: bool, unique: bool) -> Selection:
+    if draft.mask_dims is not None and len(draft.arrays) > 1:
+        raise TracedIndexError(
+            "a traced mask cannot be combined with index arrays or a second mask: combine the "
+            "masks with &, or write jnp.where(mask, value, m[idx]) to m[idx]"
+        )
     points_shape = _broadcast([np.shape(a) for a in draft.arrays]) if has_arrays else None
     contiguous = draft.groups <= 1
     # As in NumPy: index arrays that broadcast to nothing are not checked, for they touch nothing.
@@ -286,7 +291,8 @@ def _read_mask(draft: _Draft, item: Item, has_arrays: bool) -> None:
         if given not in (0, wanted):  # as in NumPy, a mask of length 0 selects nothing anywhere
             raise BadIndexError(
                 f"boolean index did not match indexed array along axis {first + d}; size of axis "
-                f"is {wanted} but size of corresponding boolean axis is {given}"
+                f"is {wanted} but size of corresponding boolean axis is {given}: give the mask the "
+                "size of the axis"
             )
     if isinstance(mask, np.ndarray):
         draft.from_mask = mask.ndim  # of all index arrays, if there is no other: all differ
@@ -299,11 +305,6 @@ def _read_mask(draft: _Draft, item: Item, has_arrays: bool) -> None:
             "compiled: use jnp.where(mask, m[...], fill), or compute the mask outside of jit"
         )
     draft.fancy()
-    if draft.mask_dims is not None or draft.arrays:
-        raise TracedIndexError(
-            "a traced mask cannot be combined with index arrays or a second mask: combine the "
-            "masks with &, or write jnp.where(mask, value, m[idx]) to m[idx]"
-        )
     draft.mask, draft.mask_dims = mask, tuple(range(first, first + mask.ndim))
     draft.arrays.append(np.zeros(1, np.int32))
     for n in covered:

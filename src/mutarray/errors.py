@@ -2,10 +2,13 @@
 
 Each class derives from the exception that NumPy or Python raises in the same place, so that code
 written for arrays catches what it expects. Each says when it is raised and how to mend it. All of
-them are raised before anything is written: the array keeps its contents.
+them are raised before anything is written: the array keeps its contents. Where Python has an error
+that says all (``OverflowError``, ``len`` of a scalar), it is raised as it is.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 
 class MutarrayError(Exception):
@@ -20,11 +23,27 @@ class OutOfBoundsError(MutarrayError, IndexError):
     """
 
 
+class BadAxisError(OutOfBoundsError, np.exceptions.AxisError):
+    """``axis=`` names an axis that the array has not, or ``kth=`` a position that it has not.
+
+    As in NumPy, it is an ``IndexError`` and a ``ValueError``. Mend it by an axis, or for
+    ``partition`` a position along the axis, in the range that the message names.
+    """
+
+
 class BadIndexError(MutarrayError, IndexError):
     """The index is none that NumPy knows: wrong type, too many entries, shapes that do not fit.
 
     Mend it by an index of integers, slices, ``...``, ``None``, lists or arrays of integers or
     booleans, or a ``mu.ds`` window, at most one entry for each axis.
+    """
+
+
+class BadSliceError(BadIndexError, TypeError, ValueError):
+    """A slice has step 0, or a bound that is no integer.
+
+    NumPy raises a ``ValueError`` for the one and a ``TypeError`` for the other; this is both. Mend
+    it by integers or ``None`` for start, stop and step, and a step that is not 0.
     """
 
 
@@ -37,14 +56,15 @@ class TracedIndexError(MutarrayError, IndexError):
 
 
 class BadWindowError(MutarrayError, ValueError):
-    """A window does not fit its axis, or its size is no integer that is known when tracing.
+    """A window does not fit its axis, or is not made of integers; its size may not be traced.
 
-    Mend it by a static size between 0 and the length of the axis.
+    Mend it by a static size between 0 and the length of the axis, and an integer for the start,
+    which may be traced.
     """
 
 
 class BroadcastError(MutarrayError, ValueError):
-    """A value does not broadcast to the shape of what the index selects.
+    """A value does not broadcast to the shape of what is written.
 
     Mend it by giving the value the shape that the message names, or one that broadcasts to it.
     """
@@ -58,14 +78,19 @@ class CastError(MutarrayError, TypeError):
 
 
 class BadModeError(MutarrayError, ValueError):
-    """``mode=`` is none of ``'clip'``, ``'drop'``, ``'fill'``. Mend it by one of these."""
+    """``mode=`` is unknown. Mend it by one of those that the message names.
+
+    They are ``'clip'``, ``'drop'``, ``'fill'``, and for ``put``, as in NumPy, ``'raise'``,
+    ``'wrap'``, ``'clip'``.
+    """
 
 
 class BadShardingError(MutarrayError, TypeError):
     """``sharding=`` is no ``jax.sharding.Sharding``, or does not fit the array.
 
-    Mend it by ``NamedSharding(mesh, P(...))``, ``SingleDeviceSharding(device)`` or the ``sharding``
-    of another array.
+    Also, an array is pickled whose sharding no other process could make, or is loaded where its
+    devices are not. Mend it by ``NamedSharding(mesh, P(...))``, ``SingleDeviceSharding(device)`` or
+    the ``sharding`` of another array; for a pickle, by as many devices, or by ``np.asarray(m)``.
     """
 
 
@@ -78,7 +103,11 @@ class IndivisibleError(MutarrayError, ValueError):
 
 
 class BadValueError(MutarrayError, TypeError):
-    """A value is no array, or nothing that an array can be made of."""
+    """A value or another argument is none that an array can be made of.
+
+    Mend it by a number, an array, or a sequence of numbers whose parts are equally long; for a
+    shape by integers; for ``apply_at`` by a function that is elementwise.
+    """
 
 
 class NotMutableError(MutarrayError, TypeError):
@@ -98,7 +127,8 @@ class SpentError(MutarrayError, RuntimeError):
 class TraceError(MutarrayError, RuntimeError):
     """A mutable array is used in a trace that it cannot be used in.
 
-    The message says which, and how to pass the array in instead.
+    Mend it as the message says: by passing the array in as an argument, or by doing outside of the
+    trace what needs the values.
     """
 
 
@@ -109,7 +139,7 @@ class NoAtError(MutarrayError, AttributeError):
 class ShapeError(MutarrayError, ValueError):
     """An operation needs another shape than the array has, or would give it another shape.
 
-    Mend it by making a new array of the shape that the message names.
+    Also, a length is negative. Mend it by making a new array of the shape that the message names.
     """
 
 

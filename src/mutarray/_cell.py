@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
@@ -31,6 +31,15 @@ _LOST = (
 )
 
 
+class Saved(NamedTuple):
+    """The contents of an array at one moment, and who else had them."""
+
+    array: jax.Array
+    alias: weakref.ref[jax.Array]
+    shared: frozenset[jax.Device]
+    aliases: list[weakref.ref[jax.Array]]
+
+
 class BufferCell:
     """Owns the buffers of one array, in one of two forms that share them.
 
@@ -49,6 +58,8 @@ class BufferCell:
         self._shared: set[jax.Device] = set()
         self._aliases: list[weakref.ref[jax.Array]] = []
         self._lent: jax.Array | None = None
+        self._clean = False
+        """Whether `_array` may be donated as it is: nothing else shares its buffers."""
         self._door: Any = None
         self._spent = ""
         self._source = _jaxapi.here()
@@ -101,6 +112,7 @@ class BufferCell:
         with self.lock:
             alias = _jaxapi.alias(self.array(), self.sharding)
             self._shared = {shard.device for shard in self.layout.shards}
+            self._clean = False
             self._aliases = [a for a in self._aliases if a() is not None] + [weakref.ref(alias)]
             return alias
 
@@ -108,6 +120,7 @@ class BufferCell:
         """Puts new contents, laid out by the cell's sharding, in the place of the old."""
         self._array = array
         self._blocks = None
+        self._clean = False
         self._shared = set()
         self._aliases = []
 
@@ -152,8 +165,32 @@ class BufferCell:
         """The contents under an array of the caller's; the cell is spent."""
         with self.lock:
             alias = _jaxapi.alias(self.array(), self.sharding)
-            self._array, self._blocks, self._spent = None, None, reason
+            self._array, self._blocks, self._spent, self._clean = None, None, reason, False
             return alias
+
+    def save(self) -> Saved:
+        """What `restore` goes back to; it shares the buffers until the next write."""
+        with self.lock:
+            shared, aliases = frozenset(self._shared), list(self._aliases)
+            array = self.snapshot()
+            return Saved(array, self._aliases[-1], shared, aliases)
+
+    def restore(self, saved: Saved) -> None:
+        """Takes back all that was done to the array since."""
+        with self.lock:
+            self._array, self._blocks, self._lent, self._clean = saved.array, None, None, False
+            self._spent = ""
+            # Who took a snapshot before anything was written has these buffers too.
+            self._shared = {shard.device for shard in self.layout.shards}
+            self._aliases = [a for a in self._aliases if a is not saved.alias]
+
+    def forget(self, saved: Saved) -> None:
+        """Keeps what was done since; what was not written is shared no more than it was before."""
+        with self.lock:
+            aliases = [a for a in self._aliases if a is not saved.alias]
+            if all(any(a is b for b in saved.aliases) for a in aliases):
+                self._shared &= saved.shared
+            self._aliases = aliases
 
     def _live(self) -> jax.Array:
         if self._array is None:
@@ -166,6 +203,7 @@ class BufferCell:
 
     def _scattered(self) -> dict[jax.Device, jax.Array]:
         if self._blocks is None:
+            self._clean = False
             devices = [shard.device for shard in self.layout.shards if shard.addressable]
             self._blocks = dict(zip(devices, _jaxapi.blocks(self.array()), strict=True))
         return self._blocks
@@ -218,7 +256,7 @@ class BufferCell:
                 self.replace(_buffers.copy(self.array(), self.sharding))
             self._shared, self._aliases = set(), []
             array = self._live()
-            self._blocks = None
+            self._blocks, self._clean = None, True
             return array
 
     def _lend_copy(self, work: Sharding) -> jax.Array:
@@ -256,6 +294,48 @@ class BufferCell:
         """New contents, inside a trace."""
         refuse_misplaced()
         self.ref()[...] = value
+
+
+# Several cells -------------------------------------------------------------------------------
+
+
+def acquire_all(cells: Sequence[BufferCell]) -> None:
+    """Takes the locks of all cells; whoever cannot have them all waits without holding one."""
+    for n, cell in enumerate(cells):
+        if not cell.lock.acquire(blocking=False):
+            release_all(cells[:n])
+            break
+    else:
+        return
+    for cell in sorted(cells, key=id):
+        cell.lock.acquire()
+
+
+def release_all(cells: Iterable[BufferCell]) -> None:
+    """Gives back what `acquire_all` took."""
+    for cell in cells:
+        cell.lock.release()
+
+
+def lend_all(cells: Sequence[BufferCell]) -> list[Any]:
+    """Arrays in device memory that the caller may donate, if it gives others back."""
+    arrays = [cell._array for cell in cells if cell._clean]
+    return arrays if len(arrays) == len(cells) else [cell.lend() for cell in cells]
+
+
+def take_all(cells: Sequence[BufferCell], arrays: Sequence[jax.Array]) -> None:
+    """Puts new contents in the place of what was lent."""
+    for cell, array in zip(cells, arrays, strict=True):
+        if cell._clean:
+            cell._array = array
+        else:
+            cell._lent = array  # of an array in host memory, brought home at the next use
+
+
+def recheck_all(cells: Iterable[BufferCell]) -> None:
+    """Has what was lent to a call that failed looked at before it is lent again."""
+    for cell in cells:
+        cell._clean = False
 
 
 def refuse_misplaced(axes: frozenset[str] = frozenset()) -> None:

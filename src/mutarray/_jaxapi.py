@@ -23,7 +23,7 @@ from jax._src import shard_map as _shard_map
 from jax._src.lib import xla_client
 from jax._src.mesh import empty_concrete_mesh
 from jax._src.sharding_impls import GSPMDSharding
-from jax._src.state.types import AbstractRef
+from jax._src.state.types import AbstractRef, ReadEffect, RefEffect
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 try:  # JAX >= 0.10
@@ -188,6 +188,19 @@ def write_whole(ref: Any, value: Any) -> None:
     slices of it.
     """
     ref[tuple(Slice(0, n) for n in ref.shape)] = value
+
+
+def evaluate(traced: Any, consts: list[Any], args: list[Any]) -> list[Any]:
+    """Runs what ``jax.make_jaxpr`` gave, with other constants in the place of its own."""
+    return core.eval_jaxpr(traced.jaxpr, consts, *args)
+
+
+def written_consts(traced: Any) -> set[int]:
+    """Which of the constants of what ``jax.make_jaxpr`` gave are Refs that it writes to."""
+    inputs = [*traced.jaxpr.constvars, *traced.jaxpr.invars]
+    changes = [e for e in traced.effects if isinstance(e, RefEffect) and type(e) is not ReadEffect]
+    at = [getattr(e, "input", None) or getattr(e, "input_index", 0) for e in changes]  # JAX >= 0.10
+    return {x if isinstance(x, int) else inputs.index(x) for x in at}
 
 
 # Shardings ---------------------------------------------------------------------------------------

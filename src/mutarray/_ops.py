@@ -29,7 +29,7 @@ from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell, ValueCell
 from mutarray._types import Index
-from mutarray.errors import BadShardingError, CastError, SpentError
+from mutarray.errors import BadShardingError, CastError, SpentError, TraceError
 
 
 def _is_eager(cell: Cell) -> bool:
@@ -225,6 +225,11 @@ def cast_to(value: Any, dtype: Any) -> jax.Array:
 @_jaxapi.without_mesh
 def freeze(cell: Cell) -> jax.Array:
     """The contents, whose buffers the caller now owns; the cell is spent."""
+    if isinstance(cell, BufferCell) and _jaxapi.in_trace():
+        raise TraceError(
+            f"the mutable array made at {cell.made_at} is from outside of the function that is "
+            "being traced, and cannot be frozen there: freeze it outside, or read it, m[...]"
+        )
     return cell.give_up(
         f"this mutable array of shape {cell.shape} was frozen, and its buffers belong to the array "
         "that mu.freeze returned: use that, or make it mutable again with mu.mutable_array"

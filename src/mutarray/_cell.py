@@ -320,7 +320,11 @@ def release_all(cells: Iterable[BufferCell]) -> None:
 def lend_all(cells: Sequence[BufferCell]) -> list[Any]:
     """Arrays in device memory that the caller may donate, if it gives others back."""
     arrays = [cell._array for cell in cells if cell._clean]
-    return arrays if len(arrays) == len(cells) else [cell.lend() for cell in cells]
+    if len(arrays) == len(cells):
+        return arrays
+    for cell in cells:
+        cell.array()  # raises if the contents are lost
+    return [cell.lend() for cell in cells]
 
 
 def take_all(cells: Sequence[BufferCell], arrays: Sequence[jax.Array]) -> None:

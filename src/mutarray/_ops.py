@@ -194,6 +194,8 @@ def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
     _cast.check_broadcast(value, cell.shape)
     old = jax.ShapeDtypeStruct(cell.shape, cell.dtype)
     _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype)
+    if 0 in cell.shape:  # JAX 0.9 fails to compile it
+        return
     if not _is_eager(cell):
         cell.traced_replace(_traced.update(cell.traced_value(), cell.home, fn, value))
         return

@@ -98,13 +98,13 @@ def mutable(tree: Tree, shardings: Any = None, *, donate: bool = False) -> Tree:
             if donate and isinstance(leaves[n], jax.Array) and leaves[n].is_deleted():
                 mutable_array(leaves[n], donate=True)  # raises
     out = list(leaves)
-    made: dict[int, MutableArray] = {}
+    made: dict[Any, MutableArray] = {}
     for n in todo:
         x, target = leaves[n], targets[n]
-        if id(x) not in made:
+        if (id(x), target) not in made:
             with _at(paths[n]):
-                made[id(x)] = mutable_array(x, target, donate=donate and _gives(x, target))
-        out[n] = made[id(x)]
+                made[id(x), target] = mutable_array(x, target, donate=donate and _gives(x, target))
+        out[n] = made[id(x), target]
     return jax.tree.unflatten(treedef, out)
 
 

@@ -4,10 +4,11 @@ VENV ?= .venv
 WORKERS ?= 2
 
 BIN := $(VENV)/bin
+EXAMPLES := digits decoder replay wave embedding
 SOURCES := src tests benchmarks examples conftest.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep check bench clean
+.PHONY: help demo test deep check bench examples clean
 
 help: ## show this list
 	@echo "mutarray: mutable arrays for JAX that keep their sharding"
@@ -31,6 +32,12 @@ check: $(VENV)/.has-dev ## lint, format, types, import order, doctests and docum
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_docs.py
 	$(BIN)/python -m pytest -q --doctest-modules src/mutarray
+
+examples: $(VENV)/.has-examples ## all examples, one after the other; make example-wave runs one
+	@for name in $(EXAMPLES); do $(BIN)/python -m examples.$$name || exit 1; done
+
+example-%: $(VENV)/.has-examples
+	$(BIN)/python -m examples.$*
 
 bench: $(VENV)/.has-bench ## the benchmarks
 	$(BIN)/python -m benchmarks

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ import mutarray as mu
 from mutarray import _boxes, _eager, _general, _quick
 from mutarray._plan import covers, plan
 from mutarray._select import select
+from tests.counting import counted_compiles
 from tests.support import KINDS, P, indices, layouts, mesh, numpy_take
 from tests.test_parity import values
 
@@ -45,22 +45,6 @@ SPLIT = P("i", "j")
 def on_4x2(shape: tuple[int, ...] = (16, 8), spec: P = SPLIT) -> mu.MutableArray:
     x = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
     return mu.mutable_array(x, NamedSharding(mesh((4, 2), "ij"), spec))
-
-
-@contextmanager
-def counted_compiles() -> Iterator[list[str]]:
-    """Collects an entry for each program that XLA compiles."""
-    seen: list[str] = []
-
-    def listen(event: str, duration: float, **kwargs: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.core

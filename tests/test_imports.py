@@ -67,8 +67,11 @@ CORE = [
     "_born",
     "functional",
     "_explain",
-    "_state",
+    "_signature",
+    "_program",
     "_jit",
+    "_transaction",
+    "_state",
     "__init__",
 ]
 ROOMS = ["demo", "doctor", "cli", "__main__"]

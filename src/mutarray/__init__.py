@@ -17,8 +17,11 @@ from mutarray._create import mutable_array
 from mutarray._explain import Explanation, explain
 from mutarray._guard import no_gather
 from mutarray._items import ds
+from mutarray._jit import jit
 from mutarray._placement import LayoutTable
-from mutarray._verbs import addupdate, freeze, get, set, swap
+from mutarray._state import assign, freeze, map_inplace, mutable, values
+from mutarray._transaction import transaction
+from mutarray._verbs import addupdate, get, set, swap
 
 __version__ = "0.1.0"
 
@@ -27,6 +30,7 @@ __all__ = [
     "LayoutTable",
     "MutableArray",
     "addupdate",
+    "assign",
     "ds",
     "empty",
     "empty_like",
@@ -38,12 +42,17 @@ __all__ = [
     "full_like",
     "functional",
     "get",
+    "jit",
+    "map_inplace",
+    "mutable",
     "mutable_array",
     "no_gather",
     "ones",
     "ones_like",
     "set",
     "swap",
+    "transaction",
+    "values",
     "zeros",
     "zeros_like",
 ]

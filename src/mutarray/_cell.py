@@ -11,14 +11,14 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Sharding
 
 from mutarray import _buffers, _guard, _jaxapi, _reshard
 from mutarray._frames import Home
-from mutarray._place import place_of
+from mutarray._place import Place, place_of
 from mutarray._types import Launch
 from mutarray.errors import SpentError, TraceError
 
@@ -29,6 +29,16 @@ _LOST = (
     "this mutable array's buffers were donated to a call that did not finish, and its contents are "
     "lost: make it anew from a checkpoint or a snapshot"
 )
+
+
+class Saved(NamedTuple):
+    """The contents of an array at one moment, and who else had them."""
+
+    array: jax.Array
+    place: Place
+    alias: weakref.ref[jax.Array]
+    shared: frozenset[jax.Device]
+    aliases: list[weakref.ref[jax.Array]]
 
 
 class BufferCell:
@@ -48,6 +58,8 @@ class BufferCell:
         self._shared: set[jax.Device] = set()
         self._aliases: list[weakref.ref[jax.Array]] = []
         self._lent: tuple[Sharding, jax.Array] | None = None
+        self._clean = False
+        """Whether `_array` may be donated as it is: nothing else shares its buffers."""
         self._door: Any = None
         self._spent = ""
         self._source = _jaxapi.here()
@@ -99,6 +111,7 @@ class BufferCell:
         with self.lock:
             alias = _jaxapi.alias(self.array(), self.sharding, self.place.fixed)
             self._shared = {shard.device for shard in self.place.layout.shards}
+            self._clean = False
             self._aliases = [a for a in self._aliases if a() is not None] + [weakref.ref(alias)]
             return alias
 
@@ -106,6 +119,7 @@ class BufferCell:
         """Puts new contents, laid out by the cell's sharding, in the place of the old."""
         self._array = array
         self._blocks = None
+        self._clean = False
         self._shared = set()
         self._aliases = []
 
@@ -159,14 +173,42 @@ class BufferCell:
             place = place_of(self.shape, self.dtype, sharding, in_c_order)
             moved, kept = _reshard.moved(array, self.sharding, sharding)
             self._shared &= kept  # blocks that stay where they are may still be in a user's hand
-            self._array, self._blocks, self._door, self.place = moved, None, None, place
+            self._array, self._blocks, self._clean = moved, None, False
+            self._door, self.place = None, place
 
     def give_up(self, reason: str) -> jax.Array:
         """The contents under an array of the caller's; the cell is spent."""
         with self.lock:
             alias = _jaxapi.alias(self.array(), self.sharding, self.place.fixed)
-            self._array, self._blocks, self._spent = None, None, reason
+            self._array, self._blocks, self._spent, self._clean = None, None, reason, False
             return alias
+
+    def save(self) -> Saved:
+        """What `restore` goes back to; it shares the buffers until the next write."""
+        with self.lock:
+            shared, aliases = frozenset(self._shared), list(self._aliases)
+            array = self.snapshot()
+            return Saved(array, self.place, self._aliases[-1], shared, aliases)
+
+    def restore(self, saved: Saved) -> None:
+        """Takes back all that was done to the array since."""
+        with self.lock:
+            self._array, self._blocks, self._lent, self._clean = saved.array, None, None, False
+            self._spent = ""
+            if self.place is not saved.place:
+                self.place, self._door = saved.place, None
+            # Who took a snapshot before anything was written has these buffers too.
+            self._shared = {shard.device for shard in self.place.layout.shards}
+            self._aliases = [a for a in self._aliases if a is not saved.alias]
+
+    def forget(self, saved: Saved) -> None:
+        """Keeps what was done since; what was not written is shared no more than it was before."""
+        with self.lock:
+            aliases = [a for a in self._aliases if a is not saved.alias]
+            known = all(any(a is b for b in saved.aliases) for a in aliases)
+            if known and self.place is saved.place:
+                self._shared &= saved.shared
+            self._aliases = aliases
 
     def _live(self) -> jax.Array:
         if self._array is None:
@@ -179,6 +221,7 @@ class BufferCell:
 
     def _scattered(self) -> dict[jax.Device, jax.Array]:
         if self._blocks is None:
+            self._clean = False
             devices = [shard.device for shard in self.place.layout.shards if shard.addressable]
             self._blocks = dict(zip(devices, _jaxapi.blocks(self.array()), strict=True))
         return self._blocks
@@ -239,7 +282,7 @@ class BufferCell:
                 self.replace(_buffers.copy(self.array(), self.sharding))
             self._shared, self._aliases = set(), []
             array = self._live()
-            self._blocks = None
+            self._blocks, self._clean = None, True
             return array
 
     def _lend_copy(self, work: Sharding) -> jax.Array:
@@ -287,6 +330,52 @@ class BufferCell:
         """New contents, inside a trace."""
         refuse_misplaced()
         self.ref()[...] = value
+
+
+# Several cells -------------------------------------------------------------------------------
+
+
+def acquire_all(cells: Sequence[BufferCell]) -> None:
+    """Takes the locks of all cells; whoever cannot have them all waits without holding one."""
+    for n, cell in enumerate(cells):
+        if not cell.lock.acquire(blocking=False):
+            release_all(cells[:n])
+            break
+    else:
+        return
+    for cell in sorted(cells, key=id):
+        cell.lock.acquire()
+
+
+def release_all(cells: Iterable[BufferCell]) -> None:
+    """Gives back what `acquire_all` took."""
+    for cell in cells:
+        cell.lock.release()
+
+
+def lend_all(cells: Sequence[BufferCell]) -> list[Any]:
+    """Arrays in device memory that the caller may donate, if it gives others back."""
+    arrays = [cell._array for cell in cells if cell._clean]
+    if len(arrays) == len(cells):
+        return arrays
+    for cell in cells:
+        cell.array()  # raises if the contents are lost
+    return [cell.lend(cell.place.work) for cell in cells]
+
+
+def take_all(cells: Sequence[BufferCell], arrays: Sequence[jax.Array]) -> None:
+    """Puts new contents in the place of what was lent."""
+    for cell, array in zip(cells, arrays, strict=True):
+        if cell._clean:
+            cell._array = array
+        else:
+            cell._lent = cell.place.work, array  # brought home to host memory at the next use
+
+
+def recheck_all(cells: Iterable[BufferCell]) -> None:
+    """Has what was lent to a call that failed looked at before it is lent again."""
+    for cell in cells:
+        cell._clean = False
 
 
 def refuse_misplaced(axes: frozenset[str] = frozenset()) -> None:

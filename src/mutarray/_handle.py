@@ -19,6 +19,11 @@ class Handle:
     _cell: Cell | OpaqueCell
 
 
+def is_handle(x: Any) -> bool:
+    """Whether ``x`` is a mutable array; ends the leaves of trees that hold some."""
+    return isinstance(x, Handle)
+
+
 def cell_of(m: Any) -> Cell:
     """The cell of a handle.
 

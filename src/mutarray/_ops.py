@@ -206,6 +206,8 @@ def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
     _cast.check_broadcast(value, cell.shape)
     old = jax.ShapeDtypeStruct(cell.shape, cell.dtype)
     _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype, "result")
+    if 0 in cell.shape:  # JAX 0.9 fails to compile it
+        return
     if not _is_eager(cell):
         cell.traced_replace(_traced.update(cell.traced_value(), cell.home, fn, value))
         return
@@ -237,6 +239,11 @@ def cast_to(value: Any, dtype: Any) -> jax.Array:
 @_jaxapi.without_mesh
 def freeze(cell: Cell) -> jax.Array:
     """The contents, whose buffers the caller now owns; the cell is spent."""
+    if isinstance(cell, BufferCell) and _jaxapi.in_trace():
+        raise TraceError(
+            f"the mutable array made at {cell.made_at} is from outside of the function that is "
+            "being traced, and cannot be frozen there: freeze it outside, or read it, m[...]"
+        )
     return cell.give_up(
         f"this mutable array of shape {cell.shape} was frozen, and its buffers belong to the array "
         "that mu.freeze returned: use that, or make it mutable again with mu.mutable_array"

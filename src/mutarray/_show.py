@@ -142,7 +142,7 @@ def _is_cheap_to_read(cell: Cell | OpaqueCell) -> bool:
     """Whether an element costs no more than an element, and nobody else has to take part."""
     if not isinstance(cell, BufferCell) or _jaxapi.in_trace():
         return False
-    return (cell.is_local or cell.memory is not None) and not _ops.is_spent(cell)
+    return (cell.place.is_local or cell.place.memory is not None) and not _ops.is_spent(cell)
 
 
 def _edges(cell: Cell, mask: Any, edges: Sequence[int | None]) -> tuple[np.ndarray, np.ndarray]:

@@ -4,12 +4,14 @@
 * `ValueCell` is an array made inside a trace. While only that trace uses it, it is nothing but the
   current value, so gradients and ``vmap`` see plain functional code; when an inner trace (the body
   of a loop, a nested ``jit``) asks for it, it becomes a Ref of the trace that it was made in.
+* `ArgumentCell` stands for an argument of a `mu.jit` function: a RefCell around a Ref of its own,
+  which the program replaces.
 * `OpaqueCell` carries whatever else a tree transformation puts in a leaf's place.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import Sharding
@@ -57,6 +59,34 @@ class RefCell:
         value = self.traced_value()
         self._ref = _Spent(reason)
         return value
+
+
+class ArgumentCell(RefCell):
+    """Stands for an argument of a `mu.jit` function while that is traced.
+
+    Args:
+        like: an array with the type of the contents; it is not kept.
+        home: where the array lives.
+        work: where programs work on it, in device memory.
+        number: which argument it is.
+        made_at: where in the user's code it was made.
+    """
+
+    def __init__(self, like: jax.Array, home: Home, work: Sharding, number: int, made_at: str):
+        super().__init__(_jaxapi.make_door(like, self, work), home)
+        self.number = number
+        self.made_at = made_at
+
+    def lend(self, work: Sharding) -> jax.Array:
+        """JAX asks for contents: the function that it was an argument of has returned."""
+        self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raises, because the array is used outside of the call that it belongs to."""
+        raise TraceError(
+            f"the mutable array made at {self.made_at} was kept while a mutarray.jit function was "
+            "traced, and is used after that: return it from the function"
+        )
 
 
 class _Spent:
@@ -146,7 +176,7 @@ class OpaqueCell:
         return self.child
 
 
-Cell = BufferCell | RefCell | ValueCell
+Cell = BufferCell | RefCell | ValueCell  # an ArgumentCell is a RefCell
 
 
 def flatten(cell: Cell | OpaqueCell) -> tuple[Any, Home]:

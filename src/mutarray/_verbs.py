@@ -1,4 +1,4 @@
-"""The verbs of ``jax.ref`` on mutable arrays: get, set, swap, addupdate, freeze."""
+"""The verbs of ``jax.ref`` on mutable arrays: get, set, swap, addupdate."""
 
 from __future__ import annotations
 
@@ -155,30 +155,3 @@ def addupdate(
         Array([2., 0., 1.], dtype=float32)
     """
     _ops.put(cell_of(m), idx, value, mode, wrap_negative_indices, op="add")
-
-
-def freeze(m: MutableArray) -> jax.Array:
-    """The contents of ``m`` as an immutable array, without a copy; ``m`` cannot be used any more.
-
-    Args:
-        m: the array.
-
-    Returns:
-        An array with the shape, dtype and sharding of ``m``, which now owns its buffers.
-
-    Raises:
-        SpentError: ``m`` was frozen before.
-
-    Example:
-        >>> import mutarray as mu
-        >>> m = mu.zeros(3)
-        >>> mu.freeze(m)
-        Array([0., 0., 0.], dtype=float32)
-        >>> m[0]
-        Traceback (most recent call last):
-        ...
-        mutarray.errors.SpentError: this mutable array of shape (3,) was frozen, and its buffers \
-belong to the array that mu.freeze returned: use that, or make it mutable again with \
-mu.mutable_array
-    """
-    return _ops.freeze(cell_of(m))

@@ -1,0 +1,366 @@
+"""`mu.jit`: like `jax.jit`, faster with many mutable arrays, and it may return them."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+from jax.sharding import Sharding
+
+from mutarray import _frames, _jaxapi
+from mutarray._array import MutableArray, wrap
+from mutarray._cell import BufferCell
+from mutarray._handle import cell_of, is_handle
+from mutarray._layout import check_sharding
+from mutarray._program import Call, Learned, Program, format_of
+from mutarray._signature import Chosen, Names, Numbers, choose, flags, mark_statics
+from mutarray._trace_cells import ValueCell
+from mutarray.errors import BadShardingError, BadValueError, TraceError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# As a bound method of C: it is called for each node of the arguments of each call.
+_is_array = MutableArray.__instancecheck__
+
+
+class _Match:
+    """The program for arguments of one structure, and how to find the arrays among the leaves.
+
+    Args:
+        key: what the program is kept under.
+        program: for arguments of this structure.
+        numbers: for each leaf the number of its array, or -1 where it is none.
+        cells: the arrays of one call; later calls with the same arrays need no other check.
+    """
+
+    def __init__(self, key: Any, program: Program, numbers: list[int], cells: list[BufferCell]):
+        self.key = key
+        self.program = program
+        self.numbers = numbers
+        self._slots = [n for n, number in enumerate(numbers) if number >= 0]
+        self._firsts = [numbers.index(number) for number in range(len(cells))]
+        self._others = [n for n, number in enumerate(numbers) if number < 0]
+        # Each cell has a place of its own, for as long as it stays where it is.
+        self._places = [cells[numbers[n]].place for n in self._slots]
+        self._ids = [id(place) for place in self._places]
+
+    def cells(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """The arrays, each once, if these leaves hold the same as before."""
+        try:
+            if [id(leaves[n]._cell.place) for n in self._slots] != self._ids:
+                return None
+        except AttributeError:
+            return None
+        return None if self.program.is_stale() else [leaves[n]._cell for n in self._firsts]
+
+    def others(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """The leaves that are no mutable arrays, if none of them is one."""
+        others = [leaves[n] for n in self._others]
+        return None if MutableArray in map(type, others) else others
+
+
+class JitFunction(Generic[P, R]):
+    """What `mu.jit` makes of a function: call it, or compile it ahead of time with `lower`."""
+
+    def __init__(self, fun: Callable[P, R], static: Chosen, donated: Chosen, out_shardings: Any):
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._static = static
+        self._donated = donated
+        self._out_shardings = out_shardings
+        self._recent: dict[Any, _Match] = {}
+        self._programs: dict[Any, Program] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the compiled function; inside of a trace it becomes a part of that."""
+        if _jaxapi.in_trace():
+            return self._inside(*args, **kwargs)
+        leaves, treedef = self._flatten(args, kwargs)
+        match = self._recent.get(treedef)
+        cells = others = None
+        if match is not None:
+            cells, others = match.cells(leaves), match.others(leaves)
+        if match is None or cells is None or others is None:
+            match, cells, others = self._match(leaves, treedef)
+        call = Call(self._inside, treedef, match.numbers, cells)
+        while True:
+            try:
+                return match.program.run(call, others)
+            except Learned as learned:
+                self._grow(match, learned)
+            except TypeError as error:
+                _name_bad_leaf(leaves, treedef, error)
+                raise
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method, where the function was defined in a class."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
+        """Traces and lowers the function for these arguments, and does not run it.
+
+        Args:
+            *args: as for a call; what is no mutable array may be a ``jax.ShapeDtypeStruct``.
+            **kwargs: likewise.
+
+        Example:
+            >>> import jax, mutarray as mu
+            >>> step = mu.jit(lambda m, k: m.__setitem__(k, 1.0))
+            >>> m = mu.zeros(3)
+            >>> compiled = step.lower(m, 0).compile()
+            >>> compiled(m, 2)
+            >>> m[...]
+            Array([0., 0., 1.], dtype=float32)
+        """
+        leaves, treedef = self._flatten(args, kwargs)
+        match, cells, others = self._match(leaves, treedef)
+        call = Call(self._inside, treedef, match.numbers, cells)
+        while True:
+            try:
+                return Lowered(match.program.lower(call, others), self, match.key, match.program)
+            except Learned as learned:
+                self._grow(match, learned)
+
+    def _flatten(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+        if self._static:
+            args, kwargs = mark_statics(args, kwargs, self._static)
+        return jax.tree_util.tree_flatten((args, kwargs), _is_array)
+
+    def _inside(self, *args: Any, **kwargs: Any) -> Any:
+        """The function inside of a trace, with its results where they are wanted."""
+        out = self._fun(*args, **kwargs)
+        return out if self._out_shardings is None else _placed(out, self._out_shardings)
+
+    def _match(self, leaves: list[Any], treedef: Any) -> tuple[_Match, list[BufferCell], list[Any]]:
+        """The program for these leaves, made where there is none yet."""
+        order: dict[BufferCell, int] = {}
+        numbers = [order.setdefault(_cell(x), len(order)) if _is_array(x) else -1 for x in leaves]
+        cells = list(order)
+        formats = [format_of(cell) for cell in cells]
+        homes = tuple(cell.home for cell in cells)
+        key = treedef, tuple(numbers), homes, tuple(formats)
+        program = self._programs.get(key)
+        if program is None or program.is_stale():
+            _check_devices(cells)
+            args, kwargs = jax.tree.unflatten(treedef, leaves)
+            donated = flags(args, kwargs, self._donated, _is_array)
+            donated = [flag for flag, number in zip(donated, numbers, strict=True) if number < 0]
+            name = getattr(self._fun, "__name__", type(self._fun).__name__)
+            program = self._programs[key] = Program(formats, donated, name)
+        program.refuse(cells)
+        match = self._recent[treedef] = _Match(key, program, numbers, cells)
+        return match, cells, [leaves[k] for k, number in enumerate(numbers) if number < 0]
+
+    def _grow(self, match: _Match, learned: Learned) -> None:
+        match.program = self._programs[match.key] = match.program.grown(learned)
+
+
+def _cell(m: Any) -> BufferCell:
+    """The cell of an argument outside of traces."""
+    cell = cell_of(m)
+    if not isinstance(cell, BufferCell):
+        raise TraceError(
+            f"a mutable array of shape {cell.shape} that belongs to a trace is used outside of it: "
+            "return its values from the function, m[...]"
+        )
+    return cell
+
+
+def _check_devices(cells: list[BufferCell]) -> None:
+    """Raises where arrays of one call lie on different devices."""
+    for cell in cells[1:]:
+        one, other = cells[0].sharding, cell.sharding
+        if one.device_set != other.device_set:
+            raise BadShardingError(
+                f"the mutable arrays of one call lie on different devices: that made at "
+                f"{cells[0].made_at} on {len(one.device_set)}, {one}, and that made at "
+                f"{cell.made_at} on {len(other.device_set)}, {other}: make both on one mesh, the "
+                "small one with sharding=NamedSharding(mesh, P())"
+            )
+
+
+def _name_bad_leaf(leaves: list[Any], treedef: Any, error: TypeError) -> None:
+    """Raises an error that names the argument, where one is nothing that JAX takes."""
+    args, kwargs = jax.tree.unflatten(treedef, leaves)
+    for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs), is_leaf=_is_array):
+        try:
+            if not _is_array(leaf):
+                jax.typeof(leaf)
+        except TypeError:
+            where = jax.tree_util.keystr(path[1:])
+            kind = "argument" if path[0] == jax.tree_util.SequenceKey(0) else "keyword argument"
+            raise BadValueError(
+                f"{kind} {where} is of type {type(leaf).__name__}, which is no array: pass numbers "
+                "and arrays, or name it in static_argnums or static_argnames"
+            ) from error
+
+
+def _placed(out: Any, shardings: Any) -> Any:
+    """A result, each part of it under the sharding that a tree of them, or a part of one, names."""
+
+    def is_end(x: Any) -> bool:
+        return x is None or isinstance(x, Sharding)
+
+    def place(sharding: Any, part: Any) -> Any:
+        if sharding is None:
+            return part
+        return jax.tree.map(lambda x: _put(x, sharding), part, is_leaf=is_handle)
+
+    return jax.tree.map(place, shardings, out, is_leaf=is_end)
+
+
+def _put(x: Any, sharding: Any) -> Any:
+    cell = cell_of(x) if is_handle(x) else None
+    shape = jax.numpy.shape(x) if cell is None else cell.shape
+    check_sharding(shape, sharding)
+    if cell is None:
+        return _frames.place(jax.numpy.asarray(x), sharding)
+    if isinstance(cell, ValueCell):
+        return wrap(ValueCell(_frames.place(cell.traced_value(), sharding), sharding))
+    if cell.sharding != sharding:
+        raise BadShardingError(
+            f"out_shardings names {sharding} for a mutable array that is not made inside and lies "
+            f"on {cell.sharding}: leave its place None, or use m.reshard"
+        )
+    return x
+
+
+# Ahead of time -----------------------------------------------------------------------------------
+
+
+class Lowered:
+    """A function lowered for some arguments, as ``jax.stages.Lowered``."""
+
+    def __init__(self, lowered: Any, function: JitFunction[..., Any], key: Any, program: Program):
+        self._lowered = lowered
+        self._made_from = (function, key, program)
+
+    def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled:
+        """Compiles it."""
+        return Compiled(self._lowered.compile(compiler_options), *self._made_from)
+
+    def as_text(self, dialect: str | None = None) -> str:
+        """The program that goes into the compiler."""
+        return self._lowered.as_text(dialect)
+
+    def cost_analysis(self) -> Any:
+        """An estimate of its cost, as the backend gives it."""
+        return self._lowered.cost_analysis()
+
+
+class Compiled:
+    """A function compiled for some arguments, as ``jax.stages.Compiled``."""
+
+    def __init__(self, compiled: Any, function: JitFunction[..., Any], key: Any, program: Program):
+        self._compiled = compiled
+        self._function = function
+        self._key = key
+        self._program = program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it, with arguments of the structure and the shardings that it was compiled for."""
+        leaves, treedef = self._function._flatten(args, kwargs)
+        match, cells, others = self._function._match(leaves, treedef)
+        if match.key != self._key:
+            raise BadValueError(
+                "this function was compiled for arguments of another structure or with other "
+                f"shardings: it takes {self._key[0]} with {self._key[2]}, and got {treedef} with "
+                f"{match.key[2]}"
+            )
+        call = Call(self._function._inside, treedef, match.numbers, cells)
+        return self._program.run(call, others, self._compiled)
+
+    def as_text(self) -> str:
+        """The compiled program."""
+        return self._compiled.as_text()
+
+    def cost_analysis(self) -> Any:
+        """The cost, as the backend gives it."""
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """The bytes of arguments, results, aliases and temporary values on each device."""
+        return self._compiled.memory_analysis()
+
+
+@overload
+def jit(
+    fun: Callable[P, R],
+    *,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+    donate_argnums: Numbers = None,
+    donate_argnames: Names = None,
+    out_shardings: Any = None,
+) -> JitFunction[P, R]: ...
+@overload
+def jit(
+    fun: None = None,
+    *,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+    donate_argnums: Numbers = None,
+    donate_argnames: Names = None,
+    out_shardings: Any = None,
+) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    static_argnums: Numbers = None,
+    static_argnames: Names = None,
+    donate_argnums: Numbers = None,
+    donate_argnames: Names = None,
+    out_shardings: Any = None,
+) -> Any:
+    """Compiles a function of mutable arrays; like ``jax.jit``, and more than that.
+
+    * A call with many mutable arrays is faster: their buffers are handed to the compiled program
+      and back without a detour through Python for each.
+    * Mutable arrays may be returned. An argument comes back as the same object, one that is made
+      inside as a new one with its sharding.
+    * An array may be passed twice, in two places of a tree, and is one array.
+    * Arrays that the function only reads are not donated, so a snapshot of them costs no copy.
+    * A call that fails leaves every array as it was, wherever the buffers survive.
+
+    Inside of other transformations, and of another compiled function, it is the function itself.
+
+    Args:
+        fun: a function that JAX can trace, of trees that hold mutable arrays, or that closes over
+            some; without ``fun``, a decorator is returned.
+        static_argnums: positions of arguments that are known when tracing, and hashable.
+        static_argnames: their names.
+        donate_argnums: positions of other arguments whose buffers the program may use.
+        donate_argnames: their names.
+        out_shardings: of the results, as a tree or the upper part of one; ``None`` leaves it open.
+
+    Returns:
+        The compiled function, which has `lower` for ahead-of-time compilation.
+
+    Raises:
+        BadValueError: an argument is no array; a static one cannot be hashed; a position or a name
+            is none of the function's.
+        BadShardingError: the mutable arrays of one call lie on different devices.
+        TraceError: an array is both passed and closed over.
+
+    Example:
+        >>> import jax.numpy as jnp, mutarray as mu
+        >>> @mu.jit
+        ... def step(m, v):
+        ...     m[0] += v
+        ...     return m, mu.mutable_array(m[...] * 2)
+        >>> m = mu.zeros(3)
+        >>> same, new = step(m, 1.0)
+        >>> same is m, new[...]
+        (True, Array([2., 0., 0.], dtype=float32))
+    """
+
+    def made(fun: Callable[..., Any]) -> JitFunction[..., Any]:
+        static = choose(fun, "static", static_argnums, static_argnames)
+        donated = choose(fun, "donate", donate_argnums, donate_argnames)
+        return JitFunction(fun, static, donated, out_shardings)
+
+    return made if fun is None else made(fun)

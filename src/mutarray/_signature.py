@@ -1,0 +1,127 @@
+"""What a call of a compiled function passes: which arguments are static, which are donated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+
+from mutarray.errors import BadValueError
+
+Names = str | Iterable[str] | None
+Numbers = int | Iterable[int] | None
+
+
+class Chosen(NamedTuple):
+    """Some of a function's parameters, by position and by name."""
+
+    numbers: frozenset[int]
+    names: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self.names)
+
+
+def choose(fun: Callable[..., Any], what: str, numbers: Numbers, names: Names) -> Chosen:
+    """The parameters that ``numbers`` and ``names`` mean; either stands for the other too.
+
+    Raises:
+        BadValueError: ``fun`` has no such parameter.
+    """
+    numbers = [numbers] if isinstance(numbers, int) else list(numbers or ())
+    names = [names] if isinstance(names, str) else list(names or ())
+    if not numbers and not names:
+        return Chosen(frozenset(), frozenset())
+    parameters = inspect.signature(fun).parameters
+    kinds = [p.kind for p in parameters.values()]
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
+    takes_any_number = inspect.Parameter.VAR_POSITIONAL in kinds
+    known = list(parameters)
+    found, by_name = set[int](), set[str](names)
+    for number in numbers:
+        place = number + len(known) if number < 0 else number
+        if not 0 <= place < len(known) and not takes_any_number:
+            raise BadValueError(
+                f"{what}_argnums={number}, and {_name(fun)} has {len(known)} parameters: allowed "
+                f"are {-len(known)} to {len(known) - 1}"
+            )
+        found.add(place)
+        if place < len(known) and kinds[place] is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            by_name.add(known[place])
+    for name in names:
+        if name not in parameters and not takes_any_name:
+            raise BadValueError(
+                f"{what}_argnames={name!r}, and {_name(fun)} has the parameters {known}"
+            )
+        if name in parameters and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            found.add(known.index(name))
+    return Chosen(frozenset(found), frozenset(by_name))
+
+
+def _name(fun: Callable[..., Any]) -> str:
+    return getattr(fun, "__name__", repr(fun))
+
+
+class Static:
+    """Stands for a static argument in a tree of arguments; equal where the arguments are."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Hashable):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        # 1, 1.0 and True are equal, and programs for them are not.
+        return (
+            isinstance(other, Static)
+            and type(self.value) is type(other.value)
+            and self.value == other.value
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+
+jax.tree_util.register_pytree_node(Static, lambda s: ((), s), lambda s, _: s)
+
+
+def mark_statics(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static: Chosen
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with the static ones as parts of the tree's structure."""
+    args = tuple(_static(x, n) if n in static.numbers else x for n, x in enumerate(args))
+    kwargs = {k: _static(x, k) if k in static.names else x for k, x in kwargs.items()}
+    return args, kwargs
+
+
+def _static(x: Any, where: int | str) -> Static:
+    try:
+        hash(x)
+    except TypeError as error:
+        raise BadValueError(
+            f"the static argument {where!r} is of type {type(x).__name__}, which cannot be hashed: "
+            "pass something that can (a tuple for a list, a frozen dataclass), or do not make the "
+            "argument static"
+        ) from error
+    return Static(x)
+
+
+def without_marks(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the function takes them."""
+
+    def value(x: Any) -> Any:
+        return x.value if isinstance(x, Static) else x
+
+    return tuple(map(value, args)), {k: value(x) for k, x in kwargs.items()}
+
+
+def flags(args: tuple[Any, ...], kwargs: dict[str, Any], donated: Chosen, leaf: Any) -> list[bool]:
+    """For each leaf of the arguments, whether it is in a donated one."""
+    chosen = [(x, n in donated.numbers) for n, x in enumerate(args)]
+    # A tree has its dictionaries in the order of their keys.
+    chosen += [(kwargs[k], k in donated.names) for k in sorted(kwargs)]
+    return [flag for x, flag in chosen for _ in jax.tree.leaves(x, is_leaf=leaf)]

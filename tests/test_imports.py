@@ -53,6 +53,7 @@ CORE = [
     "_handle",
     "_inplace",
     "_pickled",
+    "_signatures",
     "_operators",
     "_methods",
     "_numpy",

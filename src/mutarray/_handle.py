@@ -34,8 +34,9 @@ def cell_of(m: Any) -> Cell:
     if isinstance(cell, OpaqueCell):
         raise NotMutableError(
             f"this MutableArray was rebuilt by a tree transformation around a "
-            f"{type(cell.child).__name__} instead of its Ref: it can be taken apart again, and "
-            "nothing else"
+            f"{type(cell.child).__name__} instead of its Ref, and holds nothing to compute with: "
+            "pass is_leaf=lambda x: isinstance(x, mutarray.MutableArray) to the transformation, or "
+            "give it the values, m[...]"
         )
     return cell
 

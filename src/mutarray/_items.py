@@ -15,7 +15,13 @@ import numpy as np
 
 from mutarray import _jaxapi
 from mutarray._types import Index
-from mutarray.errors import BadIndexError, BadWindowError, OutOfBoundsError, TracedIndexError
+from mutarray.errors import (
+    BadIndexError,
+    BadWindowError,
+    OutOfBoundsError,
+    TracedIndexError,
+    ZeroStepError,
+)
 
 
 class Item(NamedTuple):
@@ -148,7 +154,7 @@ def _host_slice(entry: slice) -> slice:
 
     start, stop, step = known(entry.start), known(entry.stop), known(entry.step)
     if step == 0:
-        raise BadIndexError(f"the slice {entry} has step 0: the step of a slice cannot be zero")
+        raise ZeroStepError(f"the slice {entry} has step 0: the step of a slice cannot be zero")
     return slice(start, stop, step)
 
 

@@ -29,7 +29,7 @@ from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell, ValueCell
 from mutarray._types import Index
-from mutarray.errors import BadShardingError, CastError, SpentError
+from mutarray.errors import BadShardingError, BroadcastError, CastError, SpentError
 
 
 def _is_eager(cell: Cell) -> bool:
@@ -191,7 +191,14 @@ def swap(
 def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
     """Replaces each element by ``fn(old, value)``, in place."""
     value = _cast.as_value(value)
+    if np.ndim(value) > len(cell.shape):  # an assignment may drop axes of length 1, and this not
+        raise BroadcastError(
+            f"an in-place operation keeps the shape {cell.shape}, and with a value of shape "
+            f"{np.shape(value)} it would give {np.ndim(value)} axes: take axes off the value, for "
+            "example value[0]"
+        )
     _cast.check_broadcast(value, cell.shape)
+    _cast.check_range(value, cell.dtype)
     old = jax.ShapeDtypeStruct(cell.shape, cell.dtype)
     _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype)
     if not _is_eager(cell):

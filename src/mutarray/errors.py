@@ -28,6 +28,13 @@ class BadIndexError(MutarrayError, IndexError):
     """
 
 
+class ZeroStepError(BadIndexError, ValueError):
+    """A slice has step 0; NumPy and Python raise a ``ValueError`` for it.
+
+    Mend it by another step, or by leaving it out.
+    """
+
+
 class TracedIndexError(MutarrayError, IndexError):
     """The index decides a shape and is known only when the compiled program runs.
 

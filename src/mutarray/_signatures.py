@@ -196,7 +196,7 @@ class Signatures(Handle):
         ) -> jax.Array: ...
         def compress(
             self,
-            condition: Combinable | Sequence[bool],
+            condition: Combinable,
             axis: int | None = None,
             *,
             out: None = None,

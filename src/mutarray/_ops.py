@@ -194,7 +194,8 @@ def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
     if np.ndim(value) > len(cell.shape):  # an assignment may drop axes of length 1, and this not
         raise BroadcastError(
             f"could not broadcast input array from shape {np.shape(value)} into shape "
-            f"{cell.shape}: an in-place operation adds no axes; take axes off the value, for example value[0]"
+            f"{cell.shape}: an in-place operation adds no axes; take axes off the value, for "
+            "example value[0]"
         )
     _cast.check_broadcast(value, cell.shape)
     _cast.check_range(value, cell.dtype)

@@ -23,8 +23,8 @@ try:
     from rich.panel import Panel
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
-except ModuleNotFoundError as error:
-    missing: str | None = error.name
+except ModuleNotFoundError as _error:
+    missing: str | None = _error.name
     if TYPE_CHECKING:  # so that the names above are there for the type checker in any case
         raise
 else:

@@ -30,7 +30,7 @@ BATCH = 128
 WANTED_ACCURACY = 0.95
 
 # Each layer is split along both mesh axes, and the second the other way round than the first.
-SPECS = {
+SPECS: dict[str, P] = {
     "layer1": P("data", "model"),
     "bias1": P("model"),
     "layer2": P("model", "data"),

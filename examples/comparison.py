@@ -11,6 +11,7 @@ import ast
 import inspect
 import os
 import statistics
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -43,7 +44,9 @@ def devices(wanted: int | None) -> list[jax.Device]:
         jax.config.update("jax_platforms", "cpu")
     here = jax.devices()
     if wanted is not None and len(here) < wanted:
-        raise SystemExit(f"JAX has started with {len(here)} devices; {wanted} were asked for")
+        message = f"JAX has {len(here)} devices, {wanted} were asked for: unset XLA_FLAGS"
+        print(message, file=sys.stderr)
+        raise SystemExit(2)
     return here[:wanted]
 
 

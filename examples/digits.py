@@ -145,7 +145,7 @@ def main(
         state, losses = train(mesh, progress.track(data, description="training"))
     console.print(
         f"{len(losses)} steps, loss {losses[0]:.3f} → {losses[-1]:.3f}, "
-        f"test accuracy {accuracy(mu.values(state.weights), digits):.1%}"
+        f"test accuracy {accuracy(mu.values(state.weights), digits, mesh):.1%}"
     )
     for name, weight in state.weights.items():
         console.print(f"  {name:7} {weight.shape!s:10} {weight.sharding.spec}")

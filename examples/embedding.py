@@ -368,8 +368,8 @@ def main(
         f"lies as {model.grams.rows.sharding.spec}"
     )
     directions = vectors(model, corpus)
-    for word in corpus.words[50:55]:
-        console.print(f"  {word:10} {', '.join(neighbours(directions, corpus, word))}")
+    for word in ("list", "class", "import", "float"):
+        console.print(f"  {word:7} {', '.join(neighbours(directions, corpus, word))}")
     batch = next(batches(corpus, mesh, 1))
     show("One step", compare(forms(mesh, rows, len(corpus.words), batch), 5 if small else 20))
 

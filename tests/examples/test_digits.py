@@ -52,10 +52,21 @@ def test_a_step_needs_no_second_copy_of_the_state(mesh, data):
     assert peak_bytes(mine.compiled) <= peak_bytes(plain.compiled)
 
 
-def test_the_program_runs(monkeypatch):
+@pytest.fixture
+def run(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = typer.Typer()
     app.command()(digits.main)
-    result = CliRunner().invoke(app, ["--small"])
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def test_the_program_runs(run):
+    result = run("--small")
     assert result.exit_code == 0, result.output
     assert "plain JAX, donated" in result.output and "test accuracy" in result.output
+
+
+def test_more_devices_than_there_are_is_wrong_usage(run):
+    result = run("--small", "--devices", "64")
+    assert result.exit_code == 2
+    assert "JAX has 8 devices, 64 were asked for" in result.output

@@ -218,7 +218,7 @@ def train(
         on_step(len(losses), steps, losses[-1])
     seconds = time.perf_counter() - started
 
-    share = accuracy(mu.values(state.weights), digits)
+    share = accuracy(mu.values(state.weights), digits, mesh)
     rows = [_row(name, array, *before[name]) for name, array in _named(state).items()]
     return Training(
         mesh=mesh,
@@ -263,9 +263,8 @@ def batches(digits: Digits, mesh: Mesh, epochs: int) -> Iterator[tuple[jax.Array
             )
 
 
-def accuracy(weights: Mapping[str, jax.Array], digits: Digits) -> float:
+def accuracy(weights: Mapping[str, jax.Array], digits: Digits, mesh: Mesh) -> float:
     """Computes the share of test images that immutable weights tell rightly."""
-    mesh = weights["layer1"].sharding.mesh
     images = jax.device_put(digits.test_images, NamedSharding(mesh, P("data")))
     told = jax.jit(logits)(weights, images).argmax(1)
     return float(np.mean(np.asarray(told) == digits.test_labels))

@@ -15,32 +15,28 @@ padding: where prompts differ in length, or a sequence has ended.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import typer
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
 
 import mutarray as mu
 from examples.comparison import Form, compare, show, simulate_devices
+from examples.transformer import CHARACTERS, attention, decode, encode, forward, init, train
 from mutarray.demo.devices import make_mesh
 
-CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 CHUNK = 16  # of a prompt, which is read piece by piece
 PAGE = 16  # slots that a sequence takes at a time
-CONTEXT = 96  # characters in a line of a training batch
-BATCH = 32
-OPTIMIZER = optax.adam(3e-3)
+# Few sequences ever come to their full length, so a pool needs no place for all of them at once.
+FILLED = 1 / 4
 PROMPTS = (
     "The ",
     "A class ",
@@ -52,136 +48,11 @@ PROMPTS = (
     "Note that ",
 )
 
-# The model ---------------------------------------------------------------------------------------
-
-
-def corpus() -> str:
-    """The help texts that come with Python."""
-    from pydoc_data.topics import topics
-
-    return "".join(c for text in topics.values() for c in text if c in CHARACTERS)
-
-
-def encode(text: str) -> np.ndarray:
-    """The numbers of characters."""
-    return np.array([CHARACTERS.index(c) for c in text], np.int32)
-
-
-def decode(tokens: Sequence[int]) -> str:
-    """The characters of numbers."""
-    return "".join(CHARACTERS[n] for n in tokens)
-
-
-def init(mesh: Mesh, width: int = 64, heads: int = 4, layers: int = 2) -> Any:
-    """Mutable weights, split over the heads of attention and the hidden units between."""
-    rng = np.random.default_rng(0)
-    depth = width // heads
-    layer = {  # shape, inputs of a unit, split
-        "query": ((width, heads, depth), width, P(None, "heads")),
-        "key": ((width, heads, depth), width, P(None, "heads")),
-        "value": ((width, heads, depth), width, P(None, "heads")),
-        "out": ((heads, depth, width), width, P("heads")),
-        "up": ((width, 4 * width), width, P(None, "heads")),
-        "down": ((4 * width, width), 4 * width, P("heads")),
-    }
-    ends = {
-        "embedding": ((len(CHARACTERS), width), 1, P()),
-        "head": ((width, len(CHARACTERS)), width, P(None, "heads")),
-    }
-
-    def make(shape: tuple[int, ...], inputs: int, spec: P) -> mu.MutableArray:
-        value = rng.normal(0, inputs**-0.5, shape).astype(np.float32)
-        return mu.mutable_array(value, NamedSharding(mesh, spec))
-
-    return {
-        **{name: make(*how) for name, how in ends.items()},
-        "layers": [{name: make(*how) for name, how in layer.items()} for _ in range(layers)],
-    }
-
-
-def forward(weights: Any, tokens: Any, positions: Any, attend: Callable[..., Any]) -> jax.Array:
-    """The logits that follow each token.
-
-    Args:
-        weights: immutable, as `mu.values` gives them.
-        tokens: a row for each sequence.
-        positions: of the tokens in their sequences.
-        attend: gets the number of a layer, and the queries, keys and values of ``tokens`` there;
-            returns what the queries see. It is where a cache comes in.
-    """
-    x = weights["embedding"][tokens]
-    for n, w in enumerate(weights["layers"]):
-        y = _norm(x)
-        q, k, v = (jnp.einsum("bcd,dhw->bchw", y, w[name]) for name in ("query", "key", "value"))
-        seen = attend(n, _rotate(q, positions), _rotate(k, positions), v)
-        x = x + jnp.einsum("bchw,hwd->bcd", seen, w["out"])
-        x = x + jax.nn.gelu(_norm(x) @ w["up"]) @ w["down"]
-    return _norm(x) @ weights["head"]
-
-
-def _norm(x: jax.Array) -> jax.Array:
-    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
-
-
-def _rotate(x: jax.Array, positions: Any) -> jax.Array:
-    """Turns pairs of numbers by an angle that says where a token stands."""
-    half = x.shape[-1] // 2
-    angle = positions[..., None, None] * 1e4 ** (-jnp.arange(half) / half)
-    a, b = x[..., :half], x[..., half:]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
-
-def attention(q: Any, k: Any, v: Any, visible: Any) -> jax.Array:
-    """Softmax attention; keys and values are those of each sequence, or one pool for all."""
-    held = "bshw" if k.ndim == 4 else "shw"
-    scores = jnp.einsum(f"bchw,{held}->bhcs", q, k) * q.shape[-1] ** -0.5
-    shares = jax.nn.softmax(jnp.where(visible[:, None], scores, -1e30))
-    return jnp.einsum(f"bhcs,{held}->bchw", shares, v)
-
-
-def uncached(weights: Any, tokens: Any) -> jax.Array:
-    """The logits of whole texts: how it learns, and what the caches are tested against."""
-    positions = jnp.arange(tokens.shape[1])
-    visible = (positions <= positions[:, None])[None]
-    return forward(weights, tokens, positions, lambda n, q, k, v: attention(q, k, v, visible))
-
-
-@mu.jit
-def train_step(weights: Any, moments: Any, tokens: Any) -> jax.Array:
-    """One step of Adam, in place."""
-
-    def loss(values: Any) -> jax.Array:
-        logits = uncached(values, tokens[:, :-1])
-        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
-
-    values = mu.values(weights)
-    lost, gradients = jax.value_and_grad(loss)(values)
-    updates, new_moments = OPTIMIZER.update(gradients, mu.values(moments), values)
-    mu.assign(moments, new_moments)
-    mu.assign(weights, optax.apply_updates(values, updates))
-    return lost
-
-
-def train(weights: Any, steps: int, console: Console | None = None) -> list[float]:
-    """Learns from the corpus; each part of the "sequence" axis takes a part of the batch."""
-    text, rng = encode(corpus()), np.random.default_rng(0)
-    rows = NamedSharding(weights["embedding"].sharding.mesh, P("sequence"))
-    moments = mu.mutable(OPTIMIZER.init(mu.values(weights)))
-    losses = []
-    shown = track(range(steps), "learning", console=console, disable=console is None)
-    for _ in shown:
-        starts = rng.integers(0, len(text) - CONTEXT - 1, (BATCH, 1))
-        tokens = jax.device_put(text[starts + np.arange(CONTEXT + 1)], rows)
-        losses.append(float(train_step(weights, moments, tokens)))
-    return losses
-
-
 # The contiguous cache ----------------------------------------------------------------------------
 
 
 class Cache(NamedTuple):
-    """For each layer, keys and values by sequence, position, head."""
+    """For each layer, keys and values by sequence, head, position."""
 
     keys: list[Any]
     values: list[Any]
@@ -191,9 +62,9 @@ def make_cache(weights: Any, sequences: int, positions: int) -> Cache:
     """An empty cache, born in shards."""
     mesh = weights["embedding"].sharding.mesh
     _, heads, depth = weights["layers"][0]["key"].shape
-    split = NamedSharding(mesh, P(None, "sequence", "heads"))
+    split = NamedSharding(mesh, P(None, "heads", "sequence"))
     arrays = [
-        [mu.zeros((sequences, positions, heads, depth), sharding=split) for _ in weights["layers"]]
+        [mu.zeros((sequences, heads, positions, depth), sharding=split) for _ in weights["layers"]]
         for _ in Cache._fields
     ]
     return Cache(*arrays)
@@ -204,11 +75,11 @@ def extend(weights: Any, cache: Cache, start: Any, tokens: Any) -> jax.Array:
     """Reads the next tokens of all sequences: one when decoding, `CHUNK` of a prompt."""
     count = tokens.shape[1]
     positions = start + jnp.arange(count)
-    visible = (jnp.arange(cache.keys[0].shape[1]) <= positions[:, None])[None]
+    visible = (jnp.arange(cache.keys[0].shape[2]) <= positions[:, None])[None]
 
     def attend(n: int, q: Any, k: Any, v: Any) -> jax.Array:
-        cache.keys[n][:, mu.ds(start, count)] = k
-        cache.values[n][:, mu.ds(start, count)] = v
+        cache.keys[n][:, :, mu.ds(start, count)] = k
+        cache.values[n][:, :, mu.ds(start, count)] = v
         return attention(q, cache.keys[n][...], cache.values[n][...], visible)
 
     return forward(mu.values(weights), tokens, positions, attend)
@@ -219,18 +90,18 @@ def generate(
 ) -> list[str]:
     """Continues prompts; shorter ones begin with empty lines, so that all are of one length."""
     length = -(-max(map(len, prompts)) // CHUNK) * CHUNK
-    if length + count > cache.keys[0].shape[1]:
+    if length + count > cache.keys[0].shape[2]:
         raise ValueError(
-            f"{length} + {count} characters do not fit into {cache.keys[0].shape[1]} positions: "
+            f"{length} + {count} characters do not fit into {cache.keys[0].shape[2]} positions: "
             "make a larger cache, or ask for fewer"
         )
     tokens = np.stack([encode(prompt.rjust(length, "\n")) for prompt in prompts])
     for start in range(0, length, CHUNK):
         logits = extend(weights, cache, start, tokens[:, start : start + CHUNK])
-    texts = [choose(np.asarray(logits[:, -1]))]
+    texts = [choose(np.asarray(logits)[:, -1])]
     for position in range(length, length + count - 1):
         logits = extend(weights, cache, position, texts[-1][:, None])
-        texts.append(choose(np.asarray(logits[:, -1])))
+        texts.append(choose(np.asarray(logits)[:, -1]))
     return [decode(line) for line in np.stack(texts, axis=1)]
 
 
@@ -238,7 +109,7 @@ def generate(
 
 
 class Pool(NamedTuple):
-    """For each layer, keys and values by slot and head; for each slot, whose it is, and where."""
+    """For each layer, keys and values by head and slot; for each slot, whose it is, and where."""
 
     keys: list[Any]
     values: list[Any]
@@ -246,13 +117,15 @@ class Pool(NamedTuple):
     position: Any
 
 
-def make_pool(weights: Any, slots: int) -> Pool:
-    """An empty pool, born in shards."""
+def make_pool(weights: Any, sequences: int, positions: int) -> Pool:
+    """An empty pool, born in shards, for sequences that fill `FILLED` of their positions."""
     mesh = weights["embedding"].sharding.mesh
+    step = PAGE * mesh.shape["sequence"]
+    slots = -(-int(sequences * positions * FILLED) // step) * step
     _, heads, depth = weights["layers"][0]["key"].shape
-    split = NamedSharding(mesh, P("sequence", "heads"))
+    split = NamedSharding(mesh, P("heads", "sequence"))
     keys, values = (
-        [mu.zeros((slots, heads, depth), sharding=split) for _ in weights["layers"]]
+        [mu.zeros((heads, slots, depth), sharding=split) for _ in weights["layers"]]
         for _ in range(2)
     )
     rows = NamedSharding(mesh, P("sequence"))
@@ -275,8 +148,8 @@ def extend_paged(weights: Any, pool: Pool, positions: Any, slots: Any, tokens: A
     visible = is_own & (pool.position[...] <= positions[..., None])
 
     def attend(n: int, q: Any, k: Any, v: Any) -> jax.Array:
-        put(pool.keys[n], slots, k)
-        put(pool.values[n], slots, v)
+        put(pool.keys[n], (slice(None), slots), jnp.moveaxis(k, 1, 0))
+        put(pool.values[n], (slice(None), slots), jnp.moveaxis(v, 1, 0))
         return attention(q, pool.keys[n][...], pool.values[n][...], visible)
 
     return forward(mu.values(weights), tokens, positions, attend)
@@ -351,12 +224,12 @@ def functional_extend(split: NamedSharding) -> Any:
     @functools.partial(jax.jit, donate_argnums=1, out_shardings=(split, None))
     def extend(weights: Any, cache: Cache, start: Any, tokens: Any) -> tuple[Cache, jax.Array]:
         positions = start + jnp.arange(tokens.shape[1])
-        visible = (jnp.arange(cache.keys[0].shape[1]) <= positions[:, None])[None]
+        visible = (jnp.arange(cache.keys[0].shape[2]) <= positions[:, None])[None]
         keys, values = list(cache.keys), list(cache.values)
 
         def attend(n: int, q: Any, k: Any, v: Any) -> jax.Array:
             for held, new in ((keys, k), (values, v)):
-                written = lax.dynamic_update_slice(held[n], new, (0, start, 0, 0))
+                written = lax.dynamic_update_slice(held[n], new, (0, 0, start, 0))
                 held[n] = lax.with_sharding_constraint(written, split)
             return attention(q, keys[n], values[n], visible)
 
@@ -374,20 +247,21 @@ def functional_extend_paged(split: NamedSharding, rows: NamedSharding) -> Any:
     def extend(weights: Any, pool: Pool, positions: Any, slots: Any, tokens: Any) -> Any:
         sequences = jnp.arange(len(tokens))[:, None]
 
-        def put(x: Any, new: Any, sharding: NamedSharding) -> Any:
-            written = x.at[slots].set(
+        def put(x: Any, at: Any, new: Any, sharding: NamedSharding) -> Any:
+            written = x.at[at].set(
                 new, mode="drop", wrap_negative_indices=False, unique_indices=True
             )
             return lax.with_sharding_constraint(written, sharding)
 
-        owner = put(pool.owner, sequences, rows)
-        position = put(pool.position, positions, rows)
+        owner = put(pool.owner, slots, sequences, rows)
+        position = put(pool.position, slots, positions, rows)
         is_own = owner == sequences[..., None]
         visible = is_own & (position <= positions[..., None])
         keys, values = list(pool.keys), list(pool.values)
 
         def attend(n: int, q: Any, k: Any, v: Any) -> jax.Array:
-            keys[n], values[n] = put(keys[n], k, split), put(values[n], v, split)
+            for held, new in ((keys, k), (values, v)):
+                held[n] = put(held[n], (slice(None), slots), jnp.moveaxis(new, 1, 0), split)
             return attention(q, keys[n], values[n], visible)
 
         logits = forward(weights, tokens, positions, attend)
@@ -399,59 +273,34 @@ def functional_extend_paged(split: NamedSharding, rows: NamedSharding) -> Any:
 # The program -------------------------------------------------------------------------------------
 
 
-def contiguous_forms(weights: Any, sequences: int, positions: int) -> list[Form]:
-    """Decoding steps of both forms, for `compare`."""
-    cache, held = (make_cache(weights, sequences, positions) for _ in range(2))
-    plain = functional_extend(cache.keys[0].sharding)
+def forms(weights: Any, paged: bool, sequences: int, positions: int, count: int) -> list[Form]:
+    """A step with so many tokens of each sequence, in both forms, for `compare`."""
+    tokens = np.zeros((sequences, count), np.int32)
+    args: tuple[Any, ...]
+    if paged:
+        state, held = (make_pool(weights, sequences, positions) for _ in range(2))
+        ours, source = extend_paged, functional_extend_paged
+        plain = functional_extend_paged(state.keys[0].sharding, state.owner.sharding)
+        args = *Pages(state, sequences).grow([count] * sequences, count), tokens
+    else:
+        state, held = (make_cache(weights, sequences, positions) for _ in range(2))
+        ours, source = extend, functional_extend
+        plain = functional_extend(state.keys[0].sharding)
+        # From one device to the next, where there is more than one token.
+        args = np.int32(positions // 4 - count // 2), tokens
     fixed, held = mu.values(weights), mu.freeze(held)
-    tokens, starts = np.zeros((sequences, 1), np.int32), itertools.cycle(range(positions))
-
-    def functional() -> jax.Array:
-        nonlocal held
-        held, logits = plain(fixed, held, next(starts), tokens)
-        return logits
-
-    return [
-        Form(
-            "mutarray",
-            lambda: extend(weights, cache, next(starts), tokens),
-            extend.lower(weights, cache, 0, tokens).compile(),
-            (extend,),
-        ),
-        Form(
-            "plain JAX, donated",
-            functional,
-            plain.lower(fixed, held, 0, tokens).compile(),
-            (functional_extend,),
-        ),
-    ]
-
-
-def paged_forms(weights: Any, sequences: int, positions: int) -> list[Form]:
-    """Decoding steps of both forms, for `compare`."""
-    pool, held = (make_pool(weights, sequences * positions) for _ in range(2))
-    plain = functional_extend_paged(pool.keys[0].sharding, pool.owner.sharding)
-    fixed, held = mu.values(weights), mu.freeze(held)
-    tokens, pages = np.zeros((sequences, 1), np.int32), Pages(pool, sequences)
-    args = (*pages.grow([1] * sequences, 1), tokens)
 
     def functional() -> jax.Array:
         nonlocal held
         held, logits = plain(fixed, held, *args)
         return logits
 
+    what = f"{count} tokens" if count > 1 else "1 token"
+    compiled = ours.lower(weights, state, *args).compile()
     return [
+        Form(f"{what}, mutarray", lambda: ours(weights, state, *args), compiled, (ours,)),
         Form(
-            "mutarray, paged",
-            lambda: extend_paged(weights, pool, *args),
-            extend_paged.lower(weights, pool, *args).compile(),
-            (extend_paged,),
-        ),
-        Form(
-            "plain JAX, paged, donated",
-            functional,
-            plain.lower(fixed, held, *args).compile(),
-            (functional_extend_paged,),
+            f"{what}, plain JAX", functional, plain.lower(fixed, held, *args).compile(), (source,)
         ),
     ]
 
@@ -482,7 +331,7 @@ def main(
     temperature: Annotated[
         float, typer.Option(min=0, help="0 writes the likeliest, 1 what chance gives.")
     ] = 0.5,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 200,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 150,
     positions: Annotated[
         int, typer.Option(min=64, help="Length of the cache for each prompt, a multiple of 64.")
     ] = 4096,
@@ -510,21 +359,22 @@ def main(
     simulate_devices(devices)
     console = Console()
     mesh = make_mesh(jax.devices(), (4, 2), ("sequence", "heads"))
-    weights = init(mesh, 32 if small else 64)
+    weights = init(mesh, width=32, layers=1) if small else init(mesh)
     losses = train(weights, steps, console)
     console.print(f"loss {losses[0]:.2f} before, {losses[-1]:.2f} after {steps} steps")
     if paged:
-        pool = make_pool(weights, len(prompts) * positions)
+        pool = make_pool(weights, len(prompts), positions)
         texts = generate_paged(weights, pool, prompts, count, sampler(temperature))
     else:
         cache = make_cache(weights, len(prompts), positions)
         texts = generate(weights, cache, prompts, count, sampler(temperature))
     for begin, end in zip(prompts, texts, strict=True):
         console.print(f"[bold]{escape(begin)}[/bold]{escape(end)}\n[dim]---[/dim]")
-    forms = (paged_forms if paged else contiguous_forms)(weights, len(prompts), positions)
+    size, counts = (len(prompts), positions), (1,) if small else (1, CHUNK)
+    both = [form for n in counts for form in forms(weights, paged, *size, n)]
     show(
-        f"one step: {len(prompts)} sequences, {positions} positions each, {mesh.size} devices",
-        compare(forms, 2 if small else 20),
+        f"one step: {size[0]} sequences, {size[1]} positions each, {mesh.size} devices",
+        compare(both, 2 if small else 20),
     )
 
 

@@ -55,19 +55,39 @@ def write_at(cache: jax.Array, start: Any, new: Any) -> jax.Array:
     return cache.at[:, :, start + jnp.arange(new.shape[2])].set(new)
 
 
-def cache_row(count: int, positions: int, where: NamedSharding) -> Row:
-    """Writes so many positions, across the border of two devices now and then."""
+def write_each(cache: mu.MutableArray, starts: Any, new: Any) -> None:
+    """The key of one new token of each sequence, at a position of its own."""
+    cache[jnp.arange(SEQUENCES), :, starts] = new[:, :, 0]
+
+
+def write_each_functional(cache: jax.Array, starts: Any, new: Any) -> jax.Array:
+    """The same as windows, one for each sequence."""
+    return jax.vmap(lambda x, k, v: lax.dynamic_update_slice(x, v, (0, k, 0)))(cache, starts, new)
+
+
+def write_each_at(cache: jax.Array, starts: Any, new: Any) -> jax.Array:
+    """The same by index array."""
+    return cache.at[jnp.arange(SEQUENCES), :, starts].set(new[:, :, 0])
+
+
+def cache_row(count: int, each: bool, positions: int, where: NamedSharding) -> Row:
+    """Writes so many positions of all sequences, across the border of two devices now and then.
+
+    With ``each``, every sequence has a position of its own.
+    """
     shape = (SEQUENCES, HEADS, positions, DEPTH)
     new = jax.device_put(
         np.ones((SEQUENCES, HEADS, count, DEPTH), np.float32),
         NamedSharding(where.mesh, P(None, "j")),
     )
+    border = positions // 4 - 2
+    first = border + (np.arange(SEQUENCES, dtype=np.int32) * 97 if each else np.int32(0))
 
-    def start(k: int) -> np.int32:
-        return np.int32(positions // 4 - 2 + k % 4)
+    def start(k: int) -> Any:
+        return first + np.int32(k % 4)
 
     steps: dict[str, Step] = {}
-    cache, program = mu.zeros(shape, sharding=where), mu.jit(write)
+    cache, program = mu.zeros(shape, sharding=where), mu.jit(write_each if each else write)
 
     def ours(k: int) -> None:
         program(cache, start(k), new)
@@ -75,8 +95,8 @@ def cache_row(count: int, positions: int, where: NamedSharding) -> Row:
 
     steps["ours"] = ours
     for name, function in (
-        ("donated dynamic_update_slice", write_functional),
-        ("donated .at[].set", write_at),
+        ("donated dynamic_update_slice", write_each_functional if each else write_functional),
+        ("donated .at[].set", write_each_at if each else write_at),
     ):
         steps[name] = donated(
             function,
@@ -84,9 +104,9 @@ def cache_row(count: int, positions: int, where: NamedSharding) -> Row:
             lambda k: (start(k), new),
         )
     seen = medians(steps, {name: 100 if name == "ours" else 10 for name in steps})
-    size = np.prod(shape) * 4 // MIB
-    name = f"cache[:, :, ds(k, {count})] = v, {size} MB"
-    return Row("4×2 auto, P(None, 'j', 'i')", name, seen.pop("ours"), raw=seen)
+    index = "[arange(8), :, k]" if each else f"[:, :, ds(k, {count})]"
+    name = f"cache{index} = v, {np.prod(shape) * 4 // MIB} MB"
+    return Row("4×2 auto", name, seen.pop("ours"), raw=seen)
 
 
 def donated(function: Callable[..., Any], state: Any, args: Callable[[int], Any]) -> Step:
@@ -194,9 +214,9 @@ def run(size: int, console: Console) -> tuple[list[Row], list[Limit]]:
     rows: list[Row] = []
     with console.status("states") as status:
         where = sharding(AxisType.Auto, P(None, "j", "i"))
-        for count in (1, 64):
+        for count, each in ((1, False), (1, True), (2, False), (64, False)):
             status.update(f"states: a cache, {count} positions")
-            rows.append(cache_row(count, positions, where))
+            rows.append(cache_row(count, each, positions, where))
         for layout, place in layouts().items():
             status.update(f"states: {layout}, {ARRAYS} arrays")
             rows.append(call_row(layout, place(P("i", "j"))))

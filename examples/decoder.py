@@ -203,16 +203,17 @@ def generate_paged(
         last.update({n: logits[n, len(part) - 1] for n, part in enumerate(parts) if part})
     latest = np.stack([last[n] for n in range(len(prompts))])
     active = set(range(len(prompts)))
-    while active:
+    while True:
         tokens = choose(latest)
         for n in sorted(active):
             texts[n] += decode([tokens[n]])
             if texts[n][-1] == "." or len(texts[n]) == count:
                 active.remove(n)
                 pages.end(n)
+        if not active:
+            return texts
         placed = pages.grow([n in active for n in range(len(prompts))], 1)
         latest = np.asarray(extend_paged(weights, pool, *placed, tokens[:, None]))[:, -1]
-    return texts
 
 
 # The same in plain JAX ---------------------------------------------------------------------------
@@ -351,11 +352,14 @@ def main(
     if not all(prompts) or set("".join(prompts)) - set(CHARACTERS):
         raise typer.BadParameter("a prompt has one to many ASCII characters", param_hint="--prompt")
     if small:
-        count, steps, positions = min(count, 8), min(steps, 3), 128
+        count, steps, positions = min(count, 8), min(steps, 3), 256
     if positions % 64:
         raise typer.BadParameter("not a multiple of 64", param_hint="--positions")
-    if max(map(len, prompts)) + CHUNK + count > positions:
-        raise typer.BadParameter("prompt and --count exceed it", param_hint="--positions")
+    room = int(positions * FILLED) if paged else positions
+    if max(map(len, prompts)) + CHUNK + count > room:
+        raise typer.BadParameter(
+            f"a prompt and --count do not fit into {room}", param_hint="--positions"
+        )
     simulate_devices(devices)
     console = Console()
     mesh = make_mesh(jax.devices(), (4, 2), ("sequence", "heads"))
@@ -373,7 +377,7 @@ def main(
     size, counts = (len(prompts), positions), (1,) if small else (1, CHUNK)
     both = [form for n in counts for form in forms(weights, paged, *size, n)]
     show(
-        f"one step: {size[0]} sequences, {size[1]} positions each, {mesh.size} devices",
+        f"one step: {size[0]} sequences of {size[1]} positions on {dict(mesh.shape)}",
         compare(both, 2 if small else 20),
     )
 

@@ -1,5 +1,7 @@
 """The decoder: both caches give what the whole text gives, and so do their plain forms."""
 
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -14,6 +16,12 @@ from tests.support import mesh as make_mesh
 
 LENGTH, PIECE = 24, 8
 GREEDY = decoder.sampler(0)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(transformer, "BATCH", 8)
+    monkeypatch.setattr(transformer, "CONTEXT", 32)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +66,11 @@ def shardings(tree):
 def test_it_learns_in_place_what_the_functional_form_learns(mesh):
     weights = transformer.init(mesh, width=32, layers=1)
     before = shardings(weights)
-    optimizer, held = transformer.OPTIMIZER, jax.tree.map(jax.numpy.copy, mu.values(weights))
+    optimizer, held = transformer.OPTIMIZER, mu.values(weights)
+    moments = mu.values(mu.mutable(optimizer.init(held)))
+    places = jax.tree.map(lambda x: x.sharding, (held, moments))
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=(*places, None))
     def step(values, moments, tokens):
         def loss(values):
             logits = transformer.uncached(values, tokens[:, :-1])
@@ -71,7 +81,7 @@ def test_it_learns_in_place_what_the_functional_form_learns(mesh):
         updates, moments = optimizer.update(gradients, moments, values)
         return optax.apply_updates(values, updates), moments, lost
 
-    losses, wanted, moments = transformer.train(weights, 5), [], optimizer.init(held)
+    losses, wanted = transformer.train(weights, 5), []
     for tokens in transformer.batches(jax.sharding.NamedSharding(mesh, P("sequence")), 5):
         held, moments, lost = step(held, moments, tokens)
         wanted.append(float(lost))
@@ -141,20 +151,19 @@ def test_padding_touches_nothing(weights, tokens):
 
 
 def test_pages_are_given_back_and_used_again(weights, tokens, wanted):
-    pool = decoder.make_pool(weights, len(tokens), 64)  # 64 slots: four pages
+    pool = decoder.make_pool(weights, len(tokens), 256)  # twelve pages
     pages = decoder.Pages(pool, len(tokens))
     decoder.extend_paged(weights, pool, *pages.grow([PIECE] * 3, PIECE), tokens[::-1, :PIECE])
     with pytest.raises(ValueError, match="no page is free"):
-        pages.grow([LENGTH] * 3, LENGTH)
+        pages.grow([64] * 3, 64)
     for n in range(3):
         pages.end(n)
     assert (np.asarray(pool.owner) == -1).all()
-    seen = decoder.extend_paged(weights, pool, *pages.grow([PIECE] * 3, PIECE), tokens[:, :PIECE])
-    close(seen, wanted[:, :PIECE])
+    args = pages.grow([PIECE] * 3, PIECE)
+    close(decoder.extend_paged(weights, pool, *args, tokens[:, :PIECE]), wanted[:, :PIECE])
 
 
-@pytest.mark.parametrize("paged", [False, True])
-@pytest.mark.parametrize("count", [1, PIECE])
+@pytest.mark.parametrize(("paged", "count"), [(False, 1), (False, PIECE), (True, PIECE)])
 def test_a_step_sends_no_part_of_the_cache_and_aliases_all_of_it(weights, paged, count):
     tokens = np.zeros((2, count), np.int32)
     if paged:
@@ -173,18 +182,18 @@ def test_a_step_sends_no_part_of_the_cache_and_aliases_all_of_it(weights, paged,
 # Texts -------------------------------------------------------------------------------------------
 
 
-def test_both_caches_write_the_same_text(mesh):
-    weights = transformer.init(mesh, width=32, layers=1)
-    prompts = ["a text of 16 let", "another of them,"]
-    cache = decoder.make_cache(weights, 2, 64)
+def test_both_caches_write_the_same_text(weights, monkeypatch):
+    monkeypatch.setattr(decoder, "CHUNK", PIECE)  # whose program the tests above have compiled
+    prompts = ["8 signs.", "8 others", " eight:\n"]
+    cache = decoder.make_cache(weights, 3, 32)
     texts = decoder.generate(weights, cache, prompts, 6, GREEDY)
-    assert [len(text) for text in texts] == [6, 6]
-    pool = decoder.make_pool(weights, 2, 256)
+    assert [len(text) for text in texts] == [6, 6, 6]
+    pool = decoder.make_pool(weights, 3, 256)
     paged = decoder.generate_paged(weights, pool, prompts, 6, GREEDY)
-    assert paged == [text.partition(".")[0] + text.partition(".")[1] for text in texts]
+    assert paged == ["".join(text.partition(".")[:2]) for text in texts]
     assert (np.asarray(pool.owner) == -1).all()
-    with pytest.raises(ValueError, match="do not fit into 64 positions"):
-        decoder.generate(weights, cache, prompts, 49, GREEDY)
+    with pytest.raises(ValueError, match="do not fit into 32 positions"):
+        decoder.generate(weights, cache, prompts, 25, GREEDY)
 
 
 def test_the_corpus_is_text():
@@ -197,16 +206,23 @@ def run(*arguments):
     return CliRunner().invoke(decoder.app, arguments)
 
 
-def test_the_program_runs(monkeypatch):
+@pytest.mark.parametrize("how", [[], ["--paged"]])
+def test_the_program_runs(monkeypatch, how):
     monkeypatch.setenv("COLUMNS", "100")
-    result = run("--small", "--steps", "1", "--prompt", "The ", "--count", "2")
+    result = run("--small", "--steps", "1", "--prompt", "The ", "--count", "2", *how)
     assert result.exit_code == 0, result.output
     for part in ("loss", "The ", "1 token, mutarray", "1 token, plain JAX"):
         assert part in result.output
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--positions", "65"], ["--prompt", "ä"], ["--count", "9999"]]
+    "arguments",
+    [
+        ["--positions", "65"],
+        ["--prompt", "ä"],
+        ["--positions", "64"],
+        ["--positions", "256", "--paged"],
+    ],
 )
 def test_wrong_usage_is_told(arguments):
     result = run(*arguments)

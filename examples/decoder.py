@@ -375,10 +375,12 @@ def main(
     for begin, end in zip(prompts, texts, strict=True):
         console.print(f"[bold]{escape(begin)}[/bold]{escape(end)}\n[dim]---[/dim]")
     size, counts = (len(prompts), positions), (1,) if small else (1, CHUNK)
-    both = [form for n in counts for form in forms(weights, paged, *size, n)]
+    measured = []
+    for n in counts:
+        measured += compare(forms(weights, paged, *size, n), 2 if small else 20)
     show(
         f"one step: {size[0]} sequences of {size[1]} positions on {dict(mesh.shape)}",
-        compare(both, 2 if small else 20),
+        measured,
     )
 
 

@@ -22,9 +22,9 @@ GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.0
 FARTHEST, STEEPEST = 2.4, 0.21  # metres and radians: further, the pole counts as fallen
 LIMIT = 500  # steps, after which a pole that stands is taken away
 HIDDEN = 64
-DISCOUNT = 0.98
-RATE = 1e-3
-TARGET_SHARE = 0.02  # by which the second network follows the first in each step
+DISCOUNT = 0.95
+RATE = 2e-3
+TARGET_SHARE = 0.05  # by which the second network follows the first in each step
 
 T = TypeVar("T")
 

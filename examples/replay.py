@@ -303,11 +303,9 @@ def plain_use(capacity: int, count: int, mesh: Mesh) -> Any:
 
 def measure(capacity: int, mesh: Mesh, added: int, count: int, repeats: int) -> list[Measured]:
     """Both forms on the same work: a batch added, one drawn by priority, its priorities written."""
-    split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     fields = [jnp.ones((added, *x.shape), x.dtype) for x in cartpole.TRANSITION]
-    batch = jax.device_put(Transition(*fields), split)
-    errors = jax.device_put(jnp.linspace(-1, 1, count), whole)
-    key = jax.device_put(jax.random.key(0), whole)
+    batch = jax.device_put(Transition(*fields), NamedSharding(mesh, P("data")))
+    errors, key = jnp.linspace(-1, 1, count), jax.random.key(0)
     replay = make_replay(capacity, cartpole.TRANSITION, mesh)
     plain = make_plain_replay(capacity, cartpole.TRANSITION, mesh)
     use_plain = plain_use(capacity, count, mesh)
@@ -357,12 +355,9 @@ The ring of transitions and the tree of their priorities are mutable arrays that
 devices; adding, drawing and new priorities are one compiled program, in place."""
 )
 def main(
-    capacity: Annotated[int, typer.Option(min=256, help="Transitions in the buffer.")] = 1 << 16,
+    capacity: Annotated[int, typer.Option(min=256, help="Transitions in the buffer.")] = 1 << 13,
     poles: Annotated[int, typer.Option(min=1, help="Poles that are moved at once.")] = 64,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Steps at most; fewer if it is learned.")
-    ] = 1500,
-    count: Annotated[int, typer.Option(min=1, help="Transitions drawn in each step.")] = 256,
+    steps: Annotated[int, typer.Option(min=1, help="Steps at most; fewer if it is learned.")] = 600,
     uniform: Annotated[bool, typer.Option("--uniform", help="Draw without priorities.")] = False,
     devices: Annotated[
         int, typer.Option(min=1, help="Devices to simulate on the CPU, without accelerators.")
@@ -371,15 +366,13 @@ def main(
 ) -> None:
     simulate_devices(devices)
     if small:
-        capacity, poles, steps, count = 512, 16, 40, 32
+        capacity, poles, steps = 512, 16, 40
+    count = 4 * poles
     available = jax.devices()[:devices]
     mesh = jax.make_mesh((len(available),), ("data",), (AxisType.Auto,), devices=available)
-    for name, number in (("capacity", capacity // FANOUT), ("poles", poles), ("count", count)):
-        if number % mesh.size or capacity % FANOUT:
-            unit = f" times {FANOUT}" if name == "capacity" else ""
-            raise typer.BadParameter(
-                f"--{name} has to be a multiple of the {mesh.size} devices{unit}"
-            )
+    for name, number, unit in (("capacity", capacity, FANOUT), ("poles", poles, 1)):
+        if number % (mesh.size * unit):
+            raise typer.BadParameter(f"--{name} has to be a multiple of {mesh.size * unit}")
     console = Console()
     replay = make_replay(capacity, cartpole.TRANSITION, mesh)
     console.print(shares(replay))
@@ -390,7 +383,7 @@ def main(
         for n in track(range(steps), "Learning to balance", console=console):
             fell = train_step(agent, carts, replay, n, count=count, uniform=uniform)
             fell.block_until_ready()  # simulated devices share few threads: one program at a time
-            if n % 50 == 49 or n == steps - 1:
+            if n % 25 == 24 or n == steps - 1:
                 best = max(best, float(cartpole.balance(mu.values(agent.weights)).mean()))
                 if best > LEARNED:
                     break
@@ -398,7 +391,7 @@ def main(
         f"Added {(n + 1) * poles:,} transitions in a ring of {capacity:,}; the best network kept "
         f"poles up for {best:.0f} of {cartpole.LIMIT} steps."
     )
-    wide = capacity if small else 16 * capacity
+    wide = capacity if small else 128 * capacity
     measured = measure(wide, mesh, poles, count, repeats=2 if small else 20)
     show(f"{poles} added, {count} drawn, {wide:,} slots, {mesh.size} devices", measured)
 

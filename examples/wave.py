@@ -353,6 +353,8 @@ def main(
     chunk = max(1, updates // 20)
     for first in track(range(0, updates, chunk), "Updating the fields", console=console):
         advance(fields, first, min(chunk, updates - first))
+        # Simulated devices share few threads: one program at a time.
+        fields.e.block_until_ready()
     console.print(f"The field after {updates} updates: the line above, the wall with two slits,")
     console.print("and behind it the glass disc, and the antenna at its left:")
     console.print(picture(fields), highlight=False)

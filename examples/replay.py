@@ -366,7 +366,7 @@ def main(
 ) -> None:
     simulate_devices(devices)
     if small:
-        capacity, poles, steps = 512, 16, 40
+        capacity, poles, steps = 256, 16, 40
     count = 4 * poles
     available = jax.devices()[:devices]
     mesh = jax.make_mesh((len(available),), ("data",), (AxisType.Auto,), devices=available)

@@ -391,7 +391,7 @@ def main(
         f"Added {(n + 1) * poles:,} transitions in a ring of {capacity:,}; the best network kept "
         f"poles up for {best:.0f} of {cartpole.LIMIT} steps."
     )
-    wide = capacity if small else 128 * capacity
+    wide = capacity if small else capacity * max(1, (1 << 20) // capacity)
     measured = measure(wide, mesh, poles, count, repeats=2 if small else 20)
     show(f"{poles} added, {count} drawn, {wide:,} slots, {mesh.size} devices", measured)
 

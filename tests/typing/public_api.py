@@ -148,6 +148,7 @@ def attributes(m: mu.MutableArray) -> None:
     assert_type(m.dtype, np.dtype[Any])
     assert_type(m.sharding, Sharding)
     assert_type((m.is_fully_addressable, m.is_deleted(), m.committed), tuple[bool, bool, bool])
+    assert_type(m.layout(), mu.LayoutTable)
     assert_type(m.is_fully_replicated, bool)
     assert_type(m.addressable_data(0), jax.Array)
     assert_type(m.devices(), set[Any])

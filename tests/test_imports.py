@@ -20,6 +20,7 @@ CORE = [
     "errors",
     "_types",
     "_guard",
+    "_locks",
     "_jaxapi",
     "_cast",
     "_layout",

@@ -335,24 +335,6 @@ class BufferCell:
 # Several cells -------------------------------------------------------------------------------
 
 
-def acquire_all(cells: Sequence[BufferCell]) -> None:
-    """Takes the locks of all cells; whoever cannot have them all waits without holding one."""
-    for n, cell in enumerate(cells):
-        if not cell.lock.acquire(blocking=False):
-            release_all(cells[:n])
-            break
-    else:
-        return
-    for cell in sorted(cells, key=id):
-        cell.lock.acquire()
-
-
-def release_all(cells: Iterable[BufferCell]) -> None:
-    """Gives back what `acquire_all` took."""
-    for cell in cells:
-        cell.lock.release()
-
-
 def lend_all(cells: Sequence[BufferCell]) -> list[Any]:
     """Arrays in device memory that the caller may donate, if it gives others back."""
     arrays = [cell._array for cell in cells if cell._clean]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -15,6 +16,7 @@ from mutarray._array import MutableArray, wrap
 from mutarray._cell import BufferCell
 from mutarray._handle import cell_of, is_handle
 from mutarray._layout import check_sharding
+from mutarray._locks import Locks
 from mutarray._program import Call, Learned, Program, format_of
 from mutarray._signature import Chosen, Names, Numbers, choose, flags, mark_statics
 from mutarray._trace_cells import ValueCell
@@ -23,8 +25,18 @@ from mutarray.errors import BadShardingError, BadValueError, TraceError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# As a bound method of C: it is called for each node of the arguments of each call.
+# In C, as they are called for each array of each call.
 _is_array = MutableArray.__instancecheck__
+_CELL, _PLACE = operator.attrgetter("_cell"), operator.attrgetter("place")
+
+
+def _picker(slots: list[int], count: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What takes the leaves at ``slots``, of so many."""
+    if len(slots) == count:
+        return lambda leaves: leaves
+    if len(slots) < 2:
+        return lambda leaves: [leaves[n] for n in slots]
+    return operator.itemgetter(*slots)
 
 
 class _Match:
@@ -39,23 +51,34 @@ class _Match:
 
     def __init__(self, key: Any, program: Program, numbers: list[int], cells: list[BufferCell]):
         self.key = key
-        self.program = program
+        self.use(program, cells)
         self.numbers = numbers
-        self._slots = [n for n, number in enumerate(numbers) if number >= 0]
+        slots = [n for n, number in enumerate(numbers) if number >= 0]
+        self._pick = _picker(slots, len(numbers))
         self._firsts = [numbers.index(number) for number in range(len(cells))]
+        self._has_twins = self._firsts != slots
         self._others = [n for n, number in enumerate(numbers) if number < 0]
         # Each cell has a place of its own, for as long as it stays where it is.
-        self._places = [cells[numbers[n]].place for n in self._slots]
-        self._ids = [id(place) for place in self._places]
+        self._places = [cells[numbers[n]].place for n in slots]
+        self._ids = list(map(id, self._places))
+
+    def use(self, program: Program, cells: Sequence[BufferCell]) -> None:
+        """Takes another program for the same arguments."""
+        self.program = program
+        # Which keep no array alive, as the program's hidden ones do, and its function.
+        self.locks = Locks([cell.lock for cell in (*cells, *program.hidden)])
 
     def cells(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The arrays, each once, if these leaves hold the same as before."""
         try:
-            if [id(leaves[n]._cell.place) for n in self._slots] != self._ids:
+            cells = list(map(_CELL, self._pick(leaves)))
+            if list(map(id, map(_PLACE, cells))) != self._ids:
                 return None
         except AttributeError:
             return None
-        return None if self.program.is_stale() else [leaves[n]._cell for n in self._firsts]
+        if self.program.hidden and self.program.is_stale():
+            return None
+        return [leaves[n]._cell for n in self._firsts] if self._has_twins else cells
 
     def others(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The leaves that are no mutable arrays, if none of them is one."""
@@ -89,9 +112,9 @@ class JitFunction(Generic[P, R]):
         call = Call(self._inside, treedef, match.numbers, cells)
         while True:
             try:
-                return match.program.run(call, others)
+                return match.program.run(call, others, match.locks)
             except Learned as learned:
-                self._grow(match, learned)
+                self._grow(match, learned, cells)
             except TypeError as error:
                 _name_bad_leaf(leaves, treedef, error)
                 raise
@@ -123,7 +146,7 @@ class JitFunction(Generic[P, R]):
             try:
                 return Lowered(match.program.lower(call, others), self, match.key, match.program)
             except Learned as learned:
-                self._grow(match, learned)
+                self._grow(match, learned, cells)
 
     def _flatten(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
         if self._static:
@@ -155,8 +178,9 @@ class JitFunction(Generic[P, R]):
         match = self._recent[treedef] = _Match(key, program, numbers, cells)
         return match, cells, [leaves[k] for k, number in enumerate(numbers) if number < 0]
 
-    def _grow(self, match: _Match, learned: Learned) -> None:
-        match.program = self._programs[match.key] = match.program.grown(learned)
+    def _grow(self, match: _Match, learned: Learned, cells: list[BufferCell]) -> None:
+        program = self._programs[match.key] = match.program.grown(learned)
+        match.use(program, cells)
 
 
 def _cell(m: Any) -> BufferCell:
@@ -272,7 +296,8 @@ class Compiled:
                 f"{match.key[2]}"
             )
         call = Call(self._function._inside, treedef, match.numbers, cells)
-        return self._program.run(call, others, self._compiled)
+        locks = Locks([cell.lock for cell in (*cells, *self._program.hidden)])
+        return self._program.run(call, others, locks, self._compiled)
 
     def as_text(self) -> str:
         """The compiled program."""

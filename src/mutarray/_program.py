@@ -18,9 +18,10 @@ import jax
 
 from mutarray import _frames, _jaxapi
 from mutarray._array import wrap
-from mutarray._cell import BufferCell, acquire_all, lend_all, recheck_all, release_all, take_all
+from mutarray._cell import BufferCell, lend_all, recheck_all, take_all
 from mutarray._create import own
 from mutarray._handle import Handle, cell_of, is_handle
+from mutarray._locks import Locks
 from mutarray._signature import without_marks
 from mutarray._trace_cells import ArgumentCell
 from mutarray.errors import TraceError
@@ -313,7 +314,7 @@ class Program:
             [leaves[n] for n in self._kept] if self._donated else leaves,
         )
 
-    def run(self, call: Call, others: Sequence[Any], compiled: Any = None) -> Any:
+    def run(self, call: Call, others: Sequence[Any], locks: Locks, compiled: Any = None) -> Any:
         """Runs it, or what was compiled from it ahead of time.
 
         Raises:
@@ -321,7 +322,7 @@ class Program:
         """
         cells = [*call.cells, *self.hidden] if self.hidden else call.cells
         before = getattr(_now, "call", None)
-        acquire_all(cells)
+        locks.acquire()
         try:
             _now.call = call
             new, out = (compiled or self.jitted)(*self.operands(cells, others, lend=True))
@@ -331,7 +332,7 @@ class Program:
             raise
         finally:
             _now.call = before
-            release_all(cells)
+            locks.release()
         return _take_back(out, cells) if type(out) is _Handed else out
 
     def lower(self, call: Call, others: Sequence[Any]) -> Any:

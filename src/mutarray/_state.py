@@ -329,6 +329,7 @@ def map_inplace(fn: Callable[..., Any], tree: Any, *rest: Any) -> None:
         ShapeError: ``fn`` returns another shape, at the leaf that the error names.
         CastError: what it returns does not cast.
         NotMutableError: a leaf of ``tree`` is an array that is not mutable.
+        BadShardingError: the arrays lie on different devices.
 
     All are raised before anything is written.
 

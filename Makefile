@@ -30,6 +30,8 @@ check: $(VENV)/.has-dev ## lint, format, types, import order, doctests and docum
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	@PYTHONPATH=src $(BIN)/pyright --pythonpath $(BIN)/python --verifytypes mutarray \
+	  --ignoreexternal >$(VENV)/types.txt || { cat $(VENV)/types.txt; exit 1; }
 	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_docs.py
 	$(BIN)/python -m pytest -q --doctest-modules src/mutarray
 

@@ -11,6 +11,7 @@ import ast
 import inspect
 import os
 import statistics
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+DEFAULT_DEVICES = 8
+
 
 def simulate_devices(count: int) -> None:
     """Splits the CPU into so many devices; to be called before JAX has started its backend."""
@@ -28,6 +31,23 @@ def simulate_devices(count: int) -> None:
     if "xla_force_host_platform_device_count" not in flags:
         flag = f"--xla_force_host_platform_device_count={count}"
         os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
+
+
+def devices(wanted: int | None) -> list[jax.Device]:
+    """The devices to run on: the accelerators that are there, else simulated ones.
+
+    Args:
+        wanted: how many simulated CPU devices to take instead.
+    """
+    simulate_devices(wanted or DEFAULT_DEVICES)
+    if wanted is not None:
+        jax.config.update("jax_platforms", "cpu")
+    here = jax.devices()
+    if wanted is not None and len(here) < wanted:
+        message = f"JAX has {len(here)} devices, {wanted} were asked for: unset XLA_FLAGS"
+        print(message, file=sys.stderr)
+        raise SystemExit(2)
+    return here[:wanted]
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ BAD: dict[str, tuple[Callable[[Any], None], type[Exception]]] = {
     "too many": (lambda m: m.__setitem__((0, 0, 0), 1.0), IndexError),
     "float index": (lambda m: m.__setitem__(1.5, 1.0), IndexError),
     "mask shape": (lambda m: m.__setitem__(np.ones(7, bool), 1.0), IndexError),
-    "step 0": (lambda m: m.__setitem__(slice(0, 3, 0), 1.0), (IndexError, ValueError)),
+    "step 0": (lambda m: m.__setitem__(slice(0, 3, 0), 1.0), ValueError),
     "shape": (lambda m: m.__setitem__(0, np.ones(3)), ValueError),
     "shape, whole": (lambda m: m.__setitem__(..., np.ones((4, 8))), ValueError),
     "window": (lambda m: m.__setitem__(mu.ds(0, 9), 1.0), ValueError),

@@ -56,6 +56,7 @@ CORE = [
     "_handle",
     "_inplace",
     "_pickled",
+    "_signatures",
     "_operators",
     "_placement",
     "_show",

@@ -31,7 +31,7 @@ CALLS: dict[str, Any] = {
     "byteswap": lambda a: a.byteswap(),
     "choose": lambda a: a.choose([1, 2], mode="clip"),
     "clip": lambda a: a.clip(2, max=5),
-    "compress": lambda a: a.compress([True, False, True], axis=0),
+    "compress": lambda a: a.compress(np.array([True, False, True]), axis=0),
     "conj": lambda a: a.conj(),
     "conjugate": lambda a: a.conjugate(),
     "cumprod": lambda a: a.cumprod(1),

@@ -267,3 +267,16 @@ def test_what_is_not_named_keeps_its_bits(dtype: Any, op: str) -> None:
 
     got = jax.jit(write)(jax.device_put(x, sharding), 0, np.array([1, 1]))
     assert_same_bits(np.asarray(got)[~named], x[~named])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_integer_takes_away_a_split_dimension_of_one_element(kind: str) -> None:
+    """It takes the dimension whole, but leaves no axis that could stay split."""
+    axes = Mesh(np.array(jax.devices()[:1]), ("a",), axis_types=(KINDS[kind],))
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    m = mu.mutable_array(x, NamedSharding(axes, P("a")))
+    read = jax.jit(lambda m: (m[0], m[-1, 1:3], m[None, 0]))
+    for got, expected in zip(read(m), (x[0], x[-1, 1:3], x[None, 0]), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    jax.jit(lambda m: m.__setitem__(0, 7))(m)
+    np.testing.assert_array_equal(m[...], np.full((1, 4), 7))

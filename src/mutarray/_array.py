@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from types import ModuleType
+from typing import Any, NoReturn, Self, overload
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ class MutableArray(Methods):
         return cell_of(self).shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of the elements."""
         return cell_of(self).dtype
 
@@ -151,6 +152,12 @@ class MutableArray(Methods):
         """Takes the greater of old and new where ``idx`` points (``np.maximum.at``)."""
         _ops.put(cell_of(self), idx, value, op="max")
 
+    @overload
+    def apply_at(self, fn: Callable[[jax.Array], Any], idx: Index) -> None: ...
+    @overload
+    def apply_at(
+        self, fn: Callable[[jax.Array, jax.Array], Any], idx: Index, value: ArrayLike
+    ) -> None: ...
     def apply_at(self, fn: Callable[..., Any], idx: Index, value: ArrayLike | None = None) -> None:
         """Applies a function where ``idx`` points: ``ufunc.at`` for any elementwise function.
 
@@ -194,13 +201,13 @@ class MutableArray(Methods):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return _numpy.call_function(func, types, args, kwargs)
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         return jnp.zeros(0).__array_namespace__(api_version=api_version)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return _numpy.exported(self).__dlpack__(**kwargs)
 
-    def __dlpack_device__(self) -> Any:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return _numpy.exported(self).__dlpack_device__()  # pyright: ignore
 
     def reshard(self, sharding: Sharding) -> None:

@@ -104,7 +104,16 @@ def _check_scalar(value: Any, dtype: Any) -> None:
     if target is None or rank > target:
         given = f"the Python {type(value).__name__} {value!r}"
         raise _no_cast(given, False, dtype, f"jnp.asarray({value!r})")
-    if isinstance(value, int) and target in (1, 2):
+    check_range(value, dtype)
+
+
+def check_range(value: Any, dtype: Any) -> None:
+    """Raises where a Python integer does not fit into an integer dtype.
+
+    Raises:
+        OverflowError: it lies outside the range of ``dtype``.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and kind(dtype) in (1, 2):
         info = jnp.iinfo(dtype)
         if not info.min <= value <= info.max:
             raise OverflowError(

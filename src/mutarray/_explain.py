@@ -19,7 +19,7 @@ from mutarray._layout import Shard
 from mutarray._plan import plan
 from mutarray._select import select
 from mutarray._trace_cells import Cell
-from mutarray._types import Index
+from mutarray._types import Index, Mode
 
 
 class Move(NamedTuple):
@@ -96,7 +96,7 @@ def explain(
     value: Any = None,
     *,
     compiled: bool = False,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
 ) -> Explanation:
     """Says what ``m[idx]``, or with a value ``m[idx] = value``, would do; nothing is run.

@@ -31,7 +31,7 @@ class Shard:
         addressable: whether this process can reach the device.
     """
 
-    device: jax.Device
+    device: Any  # a `jax.Device`, which is a variable to type checkers
     block: tuple[int, ...]
     box: Box
     replica: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
@@ -76,75 +76,76 @@ class Methods(Operators):
 
     __slots__ = ()
 
-    # Sums and kin: over all axes, or those that are named.
-    all = _method("all", "Whether all elements are true")
-    any = _method("any", "Whether an element is true")
-    argmax = _method("argmax", "The position of the greatest element")
-    argmin = _method("argmin", "The position of the least element")
-    cumprod = _method("cumprod", "The products of the elements up to each")
-    cumsum = _method("cumsum", "The sums of the elements up to each")
-    max = _method("max", "The greatest element")
-    mean = _method("mean", "The mean")
-    min = _method("min", "The least element")
-    prod = _method("prod", "The product of the elements")
-    ptp = _method("ptp", "The greatest element less the least")
-    std = _method("std", "The standard deviation")
-    sum = _method("sum", "The sum of the elements")
-    trace = _method("trace", "The sum of a diagonal")
-    var = _method("var", "The variance")
+    if not TYPE_CHECKING:  # `_signatures` says the types
+        # Sums and kin: over all axes, or those that are named.
+        all = _method("all", "Whether all elements are true")
+        any = _method("any", "Whether an element is true")
+        argmax = _method("argmax", "The position of the greatest element")
+        argmin = _method("argmin", "The position of the least element")
+        cumprod = _method("cumprod", "The products of the elements up to each")
+        cumsum = _method("cumsum", "The sums of the elements up to each")
+        max = _method("max", "The greatest element")
+        mean = _method("mean", "The mean")
+        min = _method("min", "The least element")
+        prod = _method("prod", "The product of the elements")
+        ptp = _method("ptp", "The greatest element less the least")
+        std = _method("std", "The standard deviation")
+        sum = _method("sum", "The sum of the elements")
+        trace = _method("trace", "The sum of a diagonal")
+        var = _method("var", "The variance")
 
-    # The elements, in another shape or order.
-    argpartition = _method("argpartition", "The positions that would partition an axis")
-    argsort = _method("argsort", "The positions that would sort an axis")
-    choose = _method("choose", "Elements of the choices that the array names")
-    compress = _method("compress", "The slices along an axis that a condition names")
-    diagonal = _method("diagonal", "A diagonal")
-    flatten = _method("flatten", "The elements in one axis")
-    nonzero = _method("nonzero", "The indices of the elements that are not zero")
-    ravel = _method("ravel", "The elements in one axis")
-    repeat = _method("repeat", "Each element several times")
-    reshape = _method("reshape", "The elements in another shape")
-    searchsorted = _method("searchsorted", "Where values would go into a sorted array")
-    squeeze = _method("squeeze", "The elements without axes of length 1")
-    swapaxes = _method("swapaxes", "The elements with two axes exchanged")
-    take = _method("take", "Elements along an axis")
-    transpose = _method("transpose", "The elements with the axes in another order")
-    # The array API's name: https://data-apis.org/array-api/latest/API_specification/array_object.html
-    mT = _attribute("mT", "The elements with the last two axes exchanged")  # noqa: N815
-    T = _attribute("T", "The elements with the axes in reverse order")
+        # The elements, in another shape or order.
+        argpartition = _method("argpartition", "The positions that would partition an axis")
+        argsort = _method("argsort", "The positions that would sort an axis")
+        choose = _method("choose", "Elements of the choices that the array names")
+        compress = _method("compress", "The slices along an axis that a condition names")
+        diagonal = _method("diagonal", "A diagonal")
+        flatten = _method("flatten", "The elements in one axis")
+        nonzero = _method("nonzero", "The indices of the elements that are not zero")
+        ravel = _method("ravel", "The elements in one axis")
+        repeat = _method("repeat", "Each element several times")
+        reshape = _method("reshape", "The elements in another shape")
+        searchsorted = _method("searchsorted", "Where values would go into a sorted array")
+        squeeze = _method("squeeze", "The elements without axes of length 1")
+        swapaxes = _method("swapaxes", "The elements with two axes exchanged")
+        take = _method("take", "Elements along an axis")
+        transpose = _method("transpose", "The elements with the axes in another order")
+        # The array API's name: https://data-apis.org/array-api/latest/API_specification/array_object.html
+        mT = _attribute("mT", "The elements with the last two axes exchanged")  # noqa: N815
+        T = _attribute("T", "The elements with the axes in reverse order")
 
-    # The elements, each made into something else.
-    astype = _method("astype", "The elements in another dtype")
-    byteswap = _method("byteswap", "The elements with their bytes in reverse order")
-    clip = _method("clip", "The elements, none beyond two bounds")
-    conj = _method("conj", "The complex conjugates")
-    conjugate = _method("conjugate", "The complex conjugates")
-    dot = _method("dot", "The dot product with another array")
-    imag = _attribute("imag", "The imaginary parts")
-    real = _attribute("real", "The real parts")
-    round = _method("round", "The elements, rounded")
-    view = _method("view", "The bytes, seen as another dtype")
+        # The elements, each made into something else.
+        astype = _method("astype", "The elements in another dtype")
+        byteswap = _method("byteswap", "The elements with their bytes in reverse order")
+        clip = _method("clip", "The elements, none beyond two bounds")
+        conj = _method("conj", "The complex conjugates")
+        conjugate = _method("conjugate", "The complex conjugates")
+        dot = _method("dot", "The dot product with another array")
+        imag = _attribute("imag", "The imaginary parts")
+        real = _attribute("real", "The real parts")
+        round = _method("round", "The elements, rounded")
+        view = _method("view", "The bytes, seen as another dtype")
 
-    # To Python, and to other devices.
-    item = _method("item", "One element as a Python number")
-    to_device = _method("to_device", "An immutable copy on another device or sharding")
-    tobytes = _method("tobytes", "The bytes")
-    tolist = _method("tolist", "Nested lists of Python numbers")
+        # To Python, and to other devices.
+        item = _method("item", "One element as a Python number")
+        to_device = _method("to_device", "An immutable copy on another device or sharding")
+        tobytes = _method("tobytes", "The bytes")
+        tolist = _method("tolist", "Nested lists of Python numbers")
 
-    # Where it is.
-    addressable_shards = _place(
-        "addressable_shards", "The blocks on the devices of this process, as they are now"
-    )
-    committed = _place("committed", "Whether JAX keeps it on its devices")
-    device = _place("device", "The device, or the sharding over several")
-    format = _place("format", "The order of the dimensions in memory, and the sharding")
-    global_shards = _place("global_shards", "The blocks on all devices, as they are now")
+        # Where it is.
+        addressable_shards = _place(
+            "addressable_shards", "The blocks on the devices of this process, as they are now"
+        )
+        committed = _place("committed", "Whether JAX keeps it on its devices")
+        device = _place("device", "The device, or the sharding over several")
+        format = _place("format", "The order of the dimensions in memory, and the sharding")
+        global_shards = _place("global_shards", "The blocks on all devices, as they are now")
 
     def addressable_data(self, index: int) -> jax.Array:
         """The block of one device of this process, as it is now; as in ``jax.Array``."""
         return _ops.snapshot(cell_of(self)).addressable_data(index)
 
-    def devices(self) -> set[jax.Device]:
+    def devices(self) -> set[Any]:  # `jax.Device` is a variable to type checkers
         """The devices that hold a part of it."""
         return set(_ops.sharding(cell_of(self)).device_set)
 
@@ -300,7 +301,9 @@ class Methods(Operators):
         """
         _inplace.partition(cell_of(self), kth, axis)
 
-    def put(self, indices: Any, values: ArrayLike, mode: str = "raise") -> None:
+    def put(
+        self, indices: Any, values: ArrayLike, mode: Literal["raise", "wrap", "clip"] = "raise"
+    ) -> None:
         """Writes at positions counted in C order; values that are too few begin anew (``np.put``).
 
         Args:

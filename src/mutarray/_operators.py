@@ -7,12 +7,13 @@ What changes the array, ``m += 1`` and its kin, is in `_array`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from mutarray import _buffers, _jaxapi, _repr
-from mutarray._handle import Handle, cell_of, plain, value_of
+from mutarray._handle import cell_of, plain, value_of
+from mutarray._signatures import Signatures
 
 
 def _binary(name: str) -> Callable[[Any, Any], Any]:
@@ -54,37 +55,38 @@ def _named(method: Any, name: str) -> Any:
     return method
 
 
-class Operators(Handle):
+class Operators(Signatures):
     """Operators that leave the array alone."""
 
     __slots__ = ()
 
-    __add__, __radd__ = _binary("__add__"), _binary("__radd__")
-    __sub__, __rsub__ = _binary("__sub__"), _binary("__rsub__")
-    __mul__, __rmul__ = _binary("__mul__"), _binary("__rmul__")
-    __truediv__, __rtruediv__ = _binary("__truediv__"), _binary("__rtruediv__")
-    __floordiv__, __rfloordiv__ = _binary("__floordiv__"), _binary("__rfloordiv__")
-    __mod__, __rmod__ = _binary("__mod__"), _binary("__rmod__")
-    __divmod__, __rdivmod__ = _binary("__divmod__"), _binary("__rdivmod__")
-    __pow__, __rpow__ = _binary("__pow__"), _binary("__rpow__")
-    __matmul__, __rmatmul__ = _binary("__matmul__"), _binary("__rmatmul__")
-    __and__, __rand__ = _binary("__and__"), _binary("__rand__")
-    __or__, __ror__ = _binary("__or__"), _binary("__ror__")
-    __xor__, __rxor__ = _binary("__xor__"), _binary("__rxor__")
-    __lshift__, __rlshift__ = _binary("__lshift__"), _binary("__rlshift__")
-    __rshift__, __rrshift__ = _binary("__rshift__"), _binary("__rrshift__")
+    if not TYPE_CHECKING:  # `_signatures` says the types
+        __add__, __radd__ = _binary("__add__"), _binary("__radd__")
+        __sub__, __rsub__ = _binary("__sub__"), _binary("__rsub__")
+        __mul__, __rmul__ = _binary("__mul__"), _binary("__rmul__")
+        __truediv__, __rtruediv__ = _binary("__truediv__"), _binary("__rtruediv__")
+        __floordiv__, __rfloordiv__ = _binary("__floordiv__"), _binary("__rfloordiv__")
+        __mod__, __rmod__ = _binary("__mod__"), _binary("__rmod__")
+        __divmod__, __rdivmod__ = _binary("__divmod__"), _binary("__rdivmod__")
+        __pow__, __rpow__ = _binary("__pow__"), _binary("__rpow__")
+        __matmul__, __rmatmul__ = _binary("__matmul__"), _binary("__rmatmul__")
+        __and__, __rand__ = _binary("__and__"), _binary("__rand__")
+        __or__, __ror__ = _binary("__or__"), _binary("__ror__")
+        __xor__, __rxor__ = _binary("__xor__"), _binary("__rxor__")
+        __lshift__, __rlshift__ = _binary("__lshift__"), _binary("__rlshift__")
+        __rshift__, __rrshift__ = _binary("__rshift__"), _binary("__rrshift__")
 
-    __eq__, __ne__ = _binary("__eq__"), _binary("__ne__")  # elementwise, as in NumPy
-    __lt__, __le__ = _binary("__lt__"), _binary("__le__")
-    __gt__, __ge__ = _binary("__gt__"), _binary("__ge__")
-    __hash__ = None  # pyright: ignore  # what is compared by elements has no hash
+        __eq__, __ne__ = _binary("__eq__"), _binary("__ne__")  # elementwise, as in NumPy
+        __lt__, __le__ = _binary("__lt__"), _binary("__le__")
+        __gt__, __ge__ = _binary("__gt__"), _binary("__ge__")
+        __hash__ = None  # what is compared by elements has no hash
 
-    __neg__, __pos__ = _unary("__neg__"), _unary("__pos__")
-    __abs__, __invert__ = _unary("__abs__"), _unary("__invert__")
+        __neg__, __pos__ = _unary("__neg__"), _unary("__pos__")
+        __abs__, __invert__ = _unary("__abs__"), _unary("__invert__")
 
-    __bool__, __complex__ = _unary("__bool__"), _unary("__complex__")
-    __int__, __float__ = _unary("__int__"), _unary("__float__")
-    __index__ = _unary("__index__")
+        __bool__, __complex__ = _unary("__bool__"), _unary("__complex__")
+        __int__, __float__ = _unary("__int__"), _unary("__float__")
+        __index__ = _unary("__index__")
 
     def __round__(self, ndigits: int | None = None) -> jax.Array:
         value: Any = value_of(self)

@@ -30,7 +30,7 @@ from mutarray._layout import check_sharding
 from mutarray._select import select
 from mutarray._trace_cells import Cell, ValueCell
 from mutarray._types import Index
-from mutarray.errors import BadShardingError, CastError, SpentError, TraceError
+from mutarray.errors import BadShardingError, BroadcastError, CastError, SpentError, TraceError
 
 
 def _is_eager(cell: Cell) -> bool:
@@ -203,7 +203,14 @@ def swap(
 def update(cell: Cell, fn: Callable[..., jax.Array], value: Any) -> None:
     """Replaces each element by ``fn(old, value)``, in place."""
     value = _cast.as_value(value)
+    if np.ndim(value) > len(cell.shape):  # an assignment may drop axes of length 1, and this not
+        raise BroadcastError(
+            f"could not broadcast input array from shape {np.shape(value)} into shape "
+            f"{cell.shape}: an in-place operation adds no axes; take axes off the value, for "
+            "example value[0]"
+        )
     _cast.check_broadcast(value, cell.shape)
+    _cast.check_range(value, cell.dtype)
     old = jax.ShapeDtypeStruct(cell.shape, cell.dtype)
     _cast.check_cast(jax.eval_shape(fn, old, value), cell.dtype, "result")
     if 0 in cell.shape:  # JAX 0.9 fails to compile it

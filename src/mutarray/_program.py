@@ -193,10 +193,10 @@ class Call:
         numbers: Sequence[int],
         cells: Sequence[BufferCell],
     ):
-        self.fun = fun
-        self.treedef = treedef
-        self.numbers = numbers
-        self.cells = cells
+        self.fun: Callable[..., Any] = fun
+        self.treedef: Any = treedef
+        self.numbers: Sequence[int] = numbers
+        self.cells: Sequence[BufferCell] = cells
         self._traced: dict[Any, _Traced] = {}
 
     def traced(self, values: Sequence[Any]) -> _Traced:
@@ -235,8 +235,8 @@ class Program:
         hidden: Sequence[BufferCell] = (),
         written: Sequence[int] = (),
     ):
-        self.formats = list(formats)
-        self.hidden = list(hidden)
+        self.formats: list[Any] = list(formats)
+        self.hidden: list[BufferCell] = list(hidden)
         self._places = [cell.place for cell in hidden]
         self._name = name
         self._is_donated = list(donated)
@@ -250,7 +250,7 @@ class Program:
             return self._body(written, read, donated, kept)
 
         program.__name__ = program.__qualname__ = name
-        self.jitted = jax.jit(
+        self.jitted: Any = jax.jit(
             program,
             donate_argnums=(0, 2),
             keep_unused=True,  # what is overwritten unread gives its buffer all the same

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
@@ -152,6 +152,10 @@ def _targets(tree: Any, leaves: Sequence[Any], shardings: Any) -> list[Sharding 
     return [shared if id(x) in free else None for x in leaves]
 
 
+@overload
+def freeze(tree: MutableArray) -> jax.Array: ...
+@overload
+def freeze(tree: Any) -> Any: ...
 def freeze(tree: Any) -> Any:
     """The contents of mutable arrays as immutable arrays, without a copy.
 

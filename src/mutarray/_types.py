@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import jax
 import numpy as np
 
-ArrayLike: TypeAlias = "jax.Array | np.ndarray | np.generic | bool | int | float | complex"
+
+class HasArray(Protocol):
+    """What says itself which ``jax.Array`` it stands for, as a mutable array does."""
+
+    def __jax_array__(self) -> jax.Array: ...
+
+
+Combinable: TypeAlias = (
+    "jax.Array | np.ndarray | np.generic | bool | int | float | complex | HasArray"
+)
+"""Anything that an operator takes."""
+
+ArrayLike: TypeAlias = "Combinable | list[Any] | tuple[Any, ...]"
 """Anything that can be the right side of an assignment."""
 
 Shape: TypeAlias = tuple[int, ...]

@@ -8,14 +8,14 @@ import jax
 
 from mutarray import _ops
 from mutarray._array import MutableArray, cell_of
-from mutarray._types import ArrayLike, Index
+from mutarray._types import ArrayLike, Index, Mode
 
 
 def get(
     m: MutableArray,
     idx: Index = ...,
     *,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
     fill_value: ArrayLike | None = None,
     out_sharding: Any = None,
@@ -57,7 +57,7 @@ def set(
     idx: Index,
     value: ArrayLike,
     *,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
     unique_indices: bool = False,
 ) -> None:
@@ -96,7 +96,7 @@ def swap(
     idx: Index,
     value: ArrayLike,
     *,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
 ) -> jax.Array:
     """``m[idx] = value``; returns what was there before.
@@ -130,7 +130,7 @@ def addupdate(
     idx: Index,
     value: ArrayLike,
     *,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
 ) -> None:
     """Adds ``value`` where ``idx`` points; an element that is named twice gets both.

@@ -23,8 +23,8 @@ try:
     from rich.panel import Panel
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
-except ModuleNotFoundError as error:
-    missing: str | None = error.name
+except ModuleNotFoundError as _error:
+    missing: str | None = _error.name
     if TYPE_CHECKING:  # so that the names above are there for the type checker in any case
         raise
 else:
@@ -126,7 +126,7 @@ def _demo(
     First the bug report that mutarray answers: both shardings, both pictures under jax.jit, and the
     error for returning a mutable array from jax.jit. Then real work: a classifier of handwritten
     digits is trained, its weights and Adam's moments mutable arrays on a 4×2 mesh, updated in place
-    inside one jax.jit step.
+    by one compiled step.
     """
     console = Console()
     here = _devices(console, devices, unless_accelerators=DEMO_DEVICES)

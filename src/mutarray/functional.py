@@ -17,7 +17,7 @@ from mutarray._form import Selection
 from mutarray._frames import Home
 from mutarray._layout import check_sharding
 from mutarray._select import select
-from mutarray._types import ArrayLike, Index
+from mutarray._types import ArrayLike, Index, Mode
 from mutarray.errors import BadValueError
 
 
@@ -26,7 +26,7 @@ def get(
     idx: Index = ...,
     *,
     sharding: Sharding | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
     fill_value: ArrayLike | None = None,
 ) -> jax.Array:
@@ -73,7 +73,7 @@ def set(
     value: ArrayLike,
     *,
     sharding: Sharding | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
     unique_indices: bool = False,
 ) -> jax.Array:
@@ -113,7 +113,7 @@ def add(
     value: ArrayLike,
     *,
     sharding: Sharding | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     wrap_negative_indices: bool = True,
 ) -> jax.Array:
     """A new array with ``value`` added where ``idx`` points; an element named twice gets both.

@@ -528,6 +528,13 @@ CASES = [
         "keeps its shape: write m @ x for a new array",
     ),
     Case(
+        "value with more axes for +=",
+        lambda: on().__iadd__(np.ones((1, 8, 8))),
+        errors.BroadcastError,
+        "could not broadcast input array from shape (1, 8, 8) into shape (8, 8): an in-place "
+        "operation adds no axes; take axes off the value, for example value[0]",
+    ),
+    Case(
         "result for out=",
         lambda: np.add(np.ones((2, 3)), 1, out=mu.zeros(3)),
         errors.BroadcastError,
@@ -651,6 +658,13 @@ CASES = [
         OverflowError,
         "['n']: the Python int 300 is out of bounds for int8, which holds -128 to 127: pass a "
         "value in this range",
+    ),
+    Case(
+        "integer out of range for +=",
+        lambda: on(dtype="int8").__iadd__(300),
+        OverflowError,
+        "the Python int 300 is out of bounds for int8, which holds -128 to 127: pass a value "
+        "in this range",
     ),
     # Modes
     Case(

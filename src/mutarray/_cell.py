@@ -296,7 +296,8 @@ class BufferCell:
             array = self.array()
             in_host_memory = work is self.place.work
             _guard.moves(
-                f"a compiled program with an array of shape {self.shape}",
+                f"a compiled program with an array of shape {self.shape}"
+                + (" in host memory" if in_host_memory else ""),
                 math.prod(work.shard_shape(self.shape)) * self.dtype.itemsize,
                 None,
                 f"the array lies in {self.sharding.memory_kind}, and programs get a copy of it"

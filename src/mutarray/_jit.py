@@ -189,7 +189,7 @@ def _cell(m: Any) -> BufferCell:
     if not isinstance(cell, BufferCell):
         raise TraceError(
             f"a mutable array of shape {cell.shape} that belongs to a trace is used outside of it: "
-            "return its values from the function, m[...]"
+            "use the array that was passed to the function, or return the values, m[...]"
         )
     return cell
 
@@ -218,8 +218,10 @@ def _name_bad_leaf(leaves: list[Any], treedef: Any, error: TypeError) -> None:
             where = jax.tree_util.keystr(path[1:])
             kind = "argument" if path[0] == jax.tree_util.SequenceKey(0) else "keyword argument"
             raise BadValueError(
-                f"{kind} {where} is of type {type(leaf).__name__}, which is no array: pass numbers "
-                "and arrays, or name it in static_argnums or static_argnames"
+                f"{kind} {where} is of type {type(leaf).__name__}, which is no array: pass "
+                "numbers, arrays and trees of them (a dataclass is one where it is decorated with "
+                "@jax.tree_util.register_dataclass), or name the argument in static_argnums or "
+                "static_argnames"
             ) from error
 
 
@@ -234,6 +236,14 @@ def _placed(out: Any, shardings: Any) -> Any:
             return part
         return jax.tree.map(lambda x: _put(x, sharding), part, is_leaf=is_handle)
 
+    try:
+        jax.tree.map(lambda *_: None, shardings, out, is_leaf=is_end)
+    except ValueError as error:
+        raise BadShardingError(
+            f"out_shardings is {jax.tree.structure(shardings, is_leaf=is_end)}, and the result is "
+            f"{jax.tree.structure(out, is_leaf=is_handle)}: pass one sharding for all, or a tree "
+            "like the result's whose leaves are shardings or None"
+        ) from error
     return jax.tree.map(place, shardings, out, is_leaf=is_end)
 
 
@@ -293,7 +303,7 @@ class Compiled:
             raise BadValueError(
                 "this function was compiled for arguments of another structure or with other "
                 f"shardings: it takes {self._key[0]} with {self._key[2]}, and got {treedef} with "
-                f"{match.key[2]}"
+                f"{match.key[2]}: lower and compile it for these too, or call the function itself"
             )
         call = Call(self._function._inside, treedef, match.numbers, cells)
         locks = Locks([cell.lock for cell in (*cells, *self._program.hidden)])

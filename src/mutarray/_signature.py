@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import jax
 
+from mutarray._cast import shown
 from mutarray.errors import BadValueError
 
 Names = str | Iterable[str] | None
@@ -28,10 +29,11 @@ def choose(fun: Callable[..., Any], what: str, numbers: Numbers, names: Names) -
     """The parameters that ``numbers`` and ``names`` mean; either stands for the other too.
 
     Raises:
-        BadValueError: ``fun`` has no such parameter.
+        BadValueError: ``fun`` is no function, or has no such parameter.
     """
-    numbers = [numbers] if isinstance(numbers, int) else list(numbers or ())
-    names = [names] if isinstance(names, str) else list(names or ())
+    check_function(fun, "mutarray.jit")
+    numbers = _several(numbers, f"{what}_argnums", SupportsIndex, "an integer")
+    names = _several(names, f"{what}_argnames", str, "a name")
     if not numbers and not names:
         return Chosen(frozenset(), frozenset())
     parameters = inspect.signature(fun).parameters
@@ -43,9 +45,9 @@ def choose(fun: Callable[..., Any], what: str, numbers: Numbers, names: Names) -
     for number in numbers:
         place = number + len(known) if number < 0 else number
         if not 0 <= place < len(known) and not takes_any_number:
+            allowed = f"allowed are {-len(known)} to {len(known) - 1}" if known else "pass none"
             raise BadValueError(
-                f"{what}_argnums={number}, and {_name(fun)} has {len(known)} parameters: allowed "
-                f"are {-len(known)} to {len(known) - 1}"
+                f"{what}_argnums={number}, and {_name(fun)} has {len(known)} parameters: {allowed}"
             )
         found.add(place)
         if place < len(known) and kinds[place] is inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -53,11 +55,34 @@ def choose(fun: Callable[..., Any], what: str, numbers: Numbers, names: Names) -
     for name in names:
         if name not in parameters and not takes_any_name:
             raise BadValueError(
-                f"{what}_argnames={name!r}, and {_name(fun)} has the parameters {known}"
+                f"{what}_argnames={name!r}, and {_name(fun)} has the parameters {known}: name one "
+                "of these, or none"
             )
         if name in parameters and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             found.add(known.index(name))
     return Chosen(frozenset(found), frozenset(by_name))
+
+
+def check_function(fun: Any, taker: str) -> None:
+    """Raises a `BadValueError` unless ``fun`` can be called."""
+    if not callable(fun):
+        raise BadValueError(
+            f"{taker} takes a function, and got {shown(fun)} of type {type(fun).__name__}: pass "
+            "something that can be called"
+        )
+
+
+def _several(given: Any, argument: str, kind: Any, one: str) -> list[Any]:
+    """What an argument names, as a list."""
+    is_one = isinstance(given, str) or not isinstance(given, Iterable)
+    found = [] if given is None else [given] if is_one else list(given)
+    for x in found:
+        if not isinstance(x, kind):
+            raise BadValueError(
+                f"{argument}={given!r} holds {x!r} of type {type(x).__name__}: pass {one}, or a "
+                "sequence of such"
+            )
+    return found
 
 
 def _name(fun: Callable[..., Any]) -> str:

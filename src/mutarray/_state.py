@@ -18,8 +18,15 @@ from mutarray._create import mutable_array
 from mutarray._handle import cell_of, is_handle, value_of
 from mutarray._jit import jit
 from mutarray._layout import check_sharding
+from mutarray._signature import check_function
 from mutarray._transaction import leaves_of, transaction
-from mutarray.errors import BadValueError, MutarrayError, NotMutableError, ShapeError
+from mutarray.errors import (
+    BadShardingError,
+    BadValueError,
+    MutarrayError,
+    NotMutableError,
+    ShapeError,
+)
 
 Tree = TypeVar("Tree")
 
@@ -33,7 +40,7 @@ def _at(path: str) -> Iterator[None]:
     """Errors that come up inside say which leaf they are about."""
     try:
         yield
-    except MutarrayError as error:
+    except (MutarrayError, OverflowError) as error:
         raise type(error)(f"{path}: {error}") from error
 
 
@@ -121,12 +128,19 @@ def _targets(tree: Any, leaves: Sequence[Any], shardings: Any) -> list[Sharding 
         return x is None or isinstance(x, (Sharding, PartitionSpec))
 
     if shardings is not None:
-        spread = jax.tree.map(
-            lambda s, part: [s] * len(jax.tree.leaves(part, is_leaf=is_handle)),
-            shardings,
-            tree,
-            is_leaf=is_end,
-        )
+        try:
+            spread = jax.tree.map(
+                lambda s, part: [s] * len(jax.tree.leaves(part, is_leaf=is_handle)),
+                shardings,
+                tree,
+                is_leaf=is_end,
+            )
+        except ValueError as error:
+            raise BadShardingError(
+                f"shardings is {jax.tree.structure(shardings, is_leaf=is_end)}, and the tree is "
+                f"{jax.tree.structure(tree, is_leaf=is_handle)}: pass one sharding for all, or a "
+                "tree like it whose leaves are shardings or None"
+            ) from error
         return jax.tree.leaves(spread, is_leaf=is_end)
     placed = [x for x in leaves if isinstance(x, jax.Array) and not _jaxapi.is_tracer(x)]
     named = [x.sharding for x in placed if x.committed and isinstance(x.sharding, NamedSharding)]
@@ -195,6 +209,7 @@ def assign(tree: Any, new: Any) -> None:
         BadValueError: the trees differ in structure, or in a leaf that is no array.
         ShapeError: a shape differs.
         CastError: a value does not cast.
+        OverflowError: a Python integer is too large for its array.
         NotMutableError: a leaf of ``tree`` is an array that is not mutable.
 
     Each names the path of the leaf, and is raised before anything is written.
@@ -226,7 +241,7 @@ def _pairs(tree: Any, new: Any) -> list[tuple[MutableArray, Any]]:
             if np.shape(value) != cell.shape:
                 raise ShapeError(
                     f"the new value has shape {np.shape(value)}, and the array {cell.shape}: give "
-                    "a value of that shape"
+                    "a value of the array's shape"
                 )
             _cast.check_cast(value, cell.dtype)
         pairs[id(m)] = m, _ops.cast_to(value, cell.dtype) if _jaxapi.in_trace() else value
@@ -236,25 +251,33 @@ def _pairs(tree: Any, new: Any) -> list[tuple[MutableArray, Any]]:
 def _difference(paths: list[str], new_paths: list[str], one: Any, other: Any) -> str:
     missing = [p for p in paths if p not in set(new_paths)]
     extra = [p for p in new_paths if p not in set(paths)]
+    found = f"is {other} instead of {one}"
     if missing or extra:
-        return (
-            f"the new tree has another structure: it lacks {missing[:3]} and has {extra[:3]} in "
-            "excess: give a tree of the structure of the first"
-        )
-    return f"the new tree has another structure: {other} instead of {one}"
+        parts = [f"lacks {_listed(missing)}"] * bool(missing)
+        parts += [f"has {_listed(extra)} in excess"] * bool(extra)
+        found = " and ".join(parts)
+    return (
+        f"the new tree has another structure: it {found}: give it that of the tree that is written "
+        "to"
+    )
+
+
+def _listed(paths: list[str]) -> str:
+    more = [f"{len(paths) - 3} more"] if len(paths) > 3 else []
+    return ", ".join(paths[:3] + more)
 
 
 def _check_equal(path: str, old: Any, new: Any) -> None:
     """Raises where a leaf that cannot be written would have to be."""
     if _is_array(old):
         raise NotMutableError(
-            f"{path} is a {type(old).__name__}, which cannot be written in place: make the tree "
-            "mutable with mutarray.mutable(tree)"
+            f"{path} is of type {type(old).__name__}, which cannot be written in place: make the "
+            "tree mutable with mutarray.mutable(tree)"
         )
     if old is not new and (_is_array(new) or old != new):
         raise BadValueError(
-            f"{path} is {old!r} in the tree and {new!r} in the new one, and only mutable arrays "
-            "can be assigned to"
+            f"{path} is {_cast.shown(old)} in the tree and {_cast.shown(new)} in the new one, and "
+            "only mutable arrays can be assigned to: give the same in both, or make it mutable"
         )
 
 
@@ -305,10 +328,12 @@ def map_inplace(fn: Callable[..., Any], tree: Any, *rest: Any) -> None:
         *rest: trees of the same structure.
 
     Raises:
-        BadValueError: the trees differ in structure.
+        BadValueError: ``fn`` is no function; the trees differ in structure; a leaf of ``rest``, or
+            what ``fn`` returns, is no array.
         ShapeError: ``fn`` returns another shape, at the leaf that the error names.
         CastError: what it returns does not cast.
         NotMutableError: a leaf of ``tree`` is an array that is not mutable.
+        BadShardingError: the arrays lie on different devices.
 
     All are raised before anything is written.
 
@@ -319,6 +344,7 @@ def map_inplace(fn: Callable[..., Any], tree: Any, *rest: Any) -> None:
         >>> mu.values(weights)
         {'b': Array([5.], dtype=float32), 'w': Array([1., 2.], dtype=float32)}
     """
+    check_function(fn, "mutarray.map_inplace")
     paths, leaves, treedef = leaves_of(tree)
     columns = []
     for other in rest:
@@ -334,9 +360,16 @@ def map_inplace(fn: Callable[..., Any], tree: Any, *rest: Any) -> None:
             _check_equal(path, leaf, leaf)
     places = list(chosen.values())
     arrays = [leaves[n] for n in places]
-    others = [[column[n] for column in columns] for n in places]
+    others = [[_operand(column[n], paths[n]) for column in columns] for n in places]
     if arrays:
         _map_all(fn, tuple(paths[n] for n in places), arrays, others)
+
+
+def _operand(x: Any, path: str) -> Any:
+    if is_handle(x):
+        return x
+    with _at(path):
+        return _cast.as_value(x)
 
 
 @functools.partial(jit, static_argnums=(0, 1))
@@ -349,9 +382,10 @@ def _map_all(
     for path, m, rest in zip(paths, arrays, others, strict=True):
         new = fn(m[...], *[value_of(x) if is_handle(x) else x for x in rest])
         with _at(path):
+            new = _cast.as_value(new)
             if np.shape(new) != m.shape:
                 raise ShapeError(
                     f"the function returned the shape {np.shape(new)} for an array of shape "
-                    f"{m.shape}: return values of that shape"
+                    f"{m.shape}: return values of the array's shape"
                 )
             m[...] = new

@@ -85,7 +85,8 @@ class ArgumentCell(RefCell):
         """Raises, because the array is used outside of the call that it belongs to."""
         raise TraceError(
             f"the mutable array made at {self.made_at} was kept while a mutarray.jit function was "
-            "traced, and is used after that: return it from the function"
+            "traced, and is used after that, when what was kept stands for nothing: use the array "
+            "that was passed to the function, or return it from there"
         )
 
 

@@ -13,7 +13,7 @@ from mutarray import _jaxapi, _ops
 from mutarray._cell import BufferCell, Saved
 from mutarray._handle import cell_of, is_handle
 from mutarray._trace_cells import Cell
-from mutarray.errors import BadValueError
+from mutarray.errors import BadValueError, NotMutableError
 
 
 def leaves_of(tree: Any) -> tuple[list[str], list[Any], Any]:
@@ -44,6 +44,8 @@ def transaction(*trees: Any) -> Iterator[None]:
         *trees: mutable arrays, or trees of them. What else is in the trees is passed over.
 
     Raises:
+        NotMutableError: there is no mutable array, so nothing would be taken back; trees without
+            leaves may be passed all the same.
         SpentError: an array was frozen before.
 
     Example:
@@ -58,8 +60,14 @@ def transaction(*trees: Any) -> Iterator[None]:
         >>> m[...]
         Array([0., 0.], dtype=float32)
     """
-    leaves = [x for tree in trees for x in leaves_of(tree)[1] if is_handle(x)]
-    cells = list(dict.fromkeys(cell_of(x) for x in leaves))
+    leaves = [x for tree in trees for x in leaves_of(tree)[1]]
+    cells = list(dict.fromkeys(cell_of(x) for x in leaves if is_handle(x)))
+    if not cells and (leaves or not trees):
+        kinds = ", ".join(sorted({type(x).__name__ for x in leaves})) or "nothing"
+        raise NotMutableError(
+            f"mutarray.transaction got no mutable array ({kinds}), and would take nothing back: "
+            "pass the arrays that the block writes, or trees that hold them"
+        )
     saved = [(cell, _save(cell)) for cell in cells]
     try:
         yield

@@ -88,9 +88,10 @@ class BadModeError(MutarrayError, ValueError):
 class BadShardingError(MutarrayError, TypeError):
     """``sharding=`` is no ``jax.sharding.Sharding``, or does not fit the array.
 
-    Also, an array is pickled whose sharding no other process could make, or is loaded where its
-    devices are not. Mend it by ``NamedSharding(mesh, P(...))``, ``SingleDeviceSharding(device)`` or
-    the ``sharding`` of another array; for a pickle, by as many devices, or by ``np.asarray(m)``.
+    Also, arrays of one `mu.jit` call lie on different devices, or an array is pickled whose
+    sharding no other process could make, or is loaded where its devices are not. Mend it by
+    ``NamedSharding(mesh, P(...))``, ``SingleDeviceSharding(device)`` or the ``sharding`` of another
+    array; for a pickle, by as many devices, or by ``np.asarray(m)``.
     """
 
 
@@ -103,17 +104,18 @@ class IndivisibleError(MutarrayError, ValueError):
 
 
 class BadValueError(MutarrayError, TypeError):
-    """A value or another argument is none that an array can be made of.
+    """A value or another argument is none that an array can be made of, or trees differ.
 
     Mend it by a number, an array, or a sequence of numbers whose parts are equally long; for a
-    shape by integers; for ``apply_at`` by a function that is elementwise.
+    shape by integers; for ``apply_at`` by a function that is elementwise; for `mu.assign` by a tree
+    of the same structure; for `mu.jit` by naming what is no array in ``static_argnames``.
     """
 
 
 class NotMutableError(MutarrayError, TypeError):
     """A mutable array was expected, and something else was given.
 
-    Mend it by ``mu.mutable_array(x)``.
+    Mend it by ``mu.mutable_array(x)``, for a tree by ``mu.mutable(tree)``.
     """
 
 
@@ -125,7 +127,7 @@ class SpentError(MutarrayError, RuntimeError):
 
 
 class TraceError(MutarrayError, RuntimeError):
-    """A mutable array is used in a trace that it cannot be used in.
+    """A mutable array is used in a trace that it cannot be used in, or after its own.
 
     Mend it as the message says: by passing the array in as an argument, or by doing outside of the
     trace what needs the values.

@@ -704,3 +704,22 @@ def test_a_callback_that_goes_wrong() -> None:
         jax.jit(lambda: mu.from_callback((8, 16), s, lambda index: X[index])[0])()
     with pytest.raises(ZeroDivisionError):
         mu.from_callback((8, 16), s, lambda index: 1 // 0)
+
+
+@pytest.mark.parametrize("memory", ["device", "pinned_host"])
+def test_the_first_write_to_what_came_from_numpy_is_in_place(memory: str) -> None:
+    """Whether CPU devices would take over NumPy's memory depends on where it happens to lie."""
+    home = NamedSharding(mesh((4,), "d"), P("d"), memory_kind=memory)
+    for n in range(1, 9):
+        x = np.zeros((4 * n, 8), np.float32)
+        m = mu.mutable_array(x, home)
+        k = mu.from_callback(x.shape, home, lambda index, x=x: x[index])
+        for a in (m, k):
+            blocks = _jaxapi.blocks(a._cell.array())  # pyright: ignore
+            before = [block.unsafe_buffer_pointer() for block in blocks]
+            del blocks
+            a[0, 0] = a[2 * n, 3] = 1.0
+            after = _jaxapi.blocks(a._cell.array())  # pyright: ignore
+            assert [block.unsafe_buffer_pointer() for block in after] == before
+            del after
+        assert float(x.sum()) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
     # XLA programs on host memory are not there on every backend and version: copy by shards.
     shards = [
         jax.device_put(
-            np.array(block),
+            _apart(np.asarray(block)),
             SingleDeviceSharding(block.device, memory_kind=sharding.memory_kind),
             may_alias=False,
         )
@@ -64,9 +65,28 @@ def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndar
     shards = []
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         place = SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        # A copy of the host's block: XLA may use it as the buffer itself.
-        shards.append(jax.device_put(np.array(block(index)), place, may_alias=False))
+        shards.append(jax.device_put(_apart(block(index)), place, may_alias=False))
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+
+def room(shape: Shape, dtype: np.dtype) -> np.ndarray:
+    """Memory for a block, at an address that makes CPU devices copy it.
+
+    What begins at a multiple of 64 bytes they take over as it is, asked for a copy or not, and
+    then XLA does not write to it in place: the next write would copy the block once more.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + 64 + dtype.itemsize, np.uint8)
+    first = -memory.ctypes.data % 64 + dtype.itemsize
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _apart(x: np.ndarray) -> np.ndarray:
+    """A copy that nothing else looks at, and that CPU devices copy once more into a buffer."""
+    x = np.asarray(x)
+    copy = room(x.shape, x.dtype)
+    copy[...] = x
+    return copy
 
 
 def move(x: jax.Array, device: jax.Device) -> jax.Array | np.ndarray:

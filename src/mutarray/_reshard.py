@@ -154,25 +154,13 @@ def _assembled_on_host(
     for shard in comes:
         wanted.setdefault(shard.box, []).append(shard)
     for box, shards in wanted.items():
-        whole = _room(shape, dtype)
+        whole = _buffers.room(shape, dtype)
         for part in _parts(old, box):
             whole[part.target] = _seen(blocks[part.holders[0]])[part.source]
         for shard in shards:
             home = SingleDeviceSharding(shard.device, memory_kind=memory_kind)
             yield shard, jax.device_put(whole, home, may_alias=False).block_until_ready()
         del whole
-
-
-def _room(shape: Shape, dtype: np.dtype) -> np.ndarray:
-    """Memory for a block, at an address that makes CPU devices copy it.
-
-    What begins at a multiple of 64 bytes they take over as it is, asked for a copy or not, and
-    then XLA does not write to it in place: the next write would copy the block once more.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    room = np.empty(size + 64 + dtype.itemsize, np.uint8)
-    first = -room.ctypes.data % 64 + dtype.itemsize
-    return room[first : first + size].view(dtype).reshape(shape)
 
 
 def _seen(block: jax.Array) -> np.ndarray:

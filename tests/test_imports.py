@@ -70,6 +70,7 @@ CORE = [
     "functional",
     "_explain",
     "_signature",
+    "_results",
     "_program",
     "_jit",
     "_transaction",

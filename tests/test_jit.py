@@ -524,6 +524,16 @@ def test_arguments_that_are_none() -> None:
             mu.jit(lambda m, n: None, **bad)
 
 
+def test_errors_name_the_function_and_the_argument() -> None:
+    def my_step(m: Any, *args: Any, state: Any) -> None:
+        if state["rate"] > 0:
+            m[0] = args[0]
+
+    for step in (mu.jit(my_step), mu.jit(my_step, out_shardings=sharding())):
+        with pytest.raises(jax.errors.TracerBoolConversionError, match=r"my_step at .*state_rate"):
+            step(made(), 1.0, state={"rate": 1.0})
+
+
 def test_spent_arrays_and_arrays_of_a_trace() -> None:
     step = mu.jit(lambda m: m.__setitem__(0, 1.0))
     m = made()

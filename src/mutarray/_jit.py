@@ -9,17 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
-from jax.sharding import Sharding
 
-from mutarray import _frames, _jaxapi
-from mutarray._array import MutableArray, wrap
+from mutarray import _jaxapi
+from mutarray._array import MutableArray
 from mutarray._cell import BufferCell
-from mutarray._handle import cell_of, is_handle
-from mutarray._layout import check_sharding
+from mutarray._handle import cell_of
 from mutarray._locks import Locks
 from mutarray._program import Call, Learned, Program, format_of
+from mutarray._results import placing
 from mutarray._signature import Chosen, Names, Numbers, choose, flags, mark_statics
-from mutarray._trace_cells import ValueCell
 from mutarray.errors import BadShardingError, BadValueError, TraceError
 
 P = ParamSpec("P")
@@ -92,9 +90,10 @@ class JitFunction(Generic[P, R]):
     def __init__(self, fun: Callable[P, R], static: Chosen, donated: Chosen, out_shardings: Any):
         functools.update_wrapper(self, fun)
         self._fun = fun
+        self._inside = fun if out_shardings is None else placing(fun, out_shardings)
+        """The function inside of a trace, with its results where they are wanted."""
         self._static = static
         self._donated = donated
-        self._out_shardings = out_shardings
         self._recent: dict[Any, _Match] = {}
         self._programs: dict[Any, Program] = {}
 
@@ -152,11 +151,6 @@ class JitFunction(Generic[P, R]):
         if self._static:
             args, kwargs = mark_statics(args, kwargs, self._static)
         return jax.tree_util.tree_flatten((args, kwargs), _is_array)
-
-    def _inside(self, *args: Any, **kwargs: Any) -> Any:
-        """The function inside of a trace, with its results where they are wanted."""
-        out = self._fun(*args, **kwargs)
-        return out if self._out_shardings is None else _placed(out, self._out_shardings)
 
     def _match(self, leaves: list[Any], treedef: Any) -> tuple[_Match, list[BufferCell], list[Any]]:
         """The program for these leaves, made where there is none yet."""
@@ -223,44 +217,6 @@ def _name_bad_leaf(leaves: list[Any], treedef: Any, error: TypeError) -> None:
                 "@jax.tree_util.register_dataclass), or name the argument in static_argnums or "
                 "static_argnames"
             ) from error
-
-
-def _placed(out: Any, shardings: Any) -> Any:
-    """A result, each part of it under the sharding that a tree of them, or a part of one, names."""
-
-    def is_end(x: Any) -> bool:
-        return x is None or isinstance(x, Sharding)
-
-    def place(sharding: Any, part: Any) -> Any:
-        if sharding is None:
-            return part
-        return jax.tree.map(lambda x: _put(x, sharding), part, is_leaf=is_handle)
-
-    try:
-        jax.tree.map(lambda *_: None, shardings, out, is_leaf=is_end)
-    except ValueError as error:
-        raise BadShardingError(
-            f"out_shardings is {jax.tree.structure(shardings, is_leaf=is_end)}, and the result is "
-            f"{jax.tree.structure(out, is_leaf=is_handle)}: pass one sharding for all, or a tree "
-            "like the result's whose leaves are shardings or None"
-        ) from error
-    return jax.tree.map(place, shardings, out, is_leaf=is_end)
-
-
-def _put(x: Any, sharding: Any) -> Any:
-    cell = cell_of(x) if is_handle(x) else None
-    shape = jax.numpy.shape(x) if cell is None else cell.shape
-    check_sharding(shape, sharding)
-    if cell is None:
-        return _frames.place(jax.numpy.asarray(x), sharding)
-    if isinstance(cell, ValueCell):
-        return wrap(ValueCell(_frames.place(cell.traced_value(), sharding), sharding))
-    if cell.sharding != sharding:
-        raise BadShardingError(
-            f"out_shardings names {sharding} for a mutable array that is not made inside and lies "
-            f"on {cell.sharding}: leave its place None, or use m.reshard"
-        )
-    return x
 
 
 # Ahead of time -----------------------------------------------------------------------------------

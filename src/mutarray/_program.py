@@ -22,7 +22,7 @@ from mutarray._cell import BufferCell, lend_all, recheck_all, take_all
 from mutarray._create import own
 from mutarray._handle import Handle, cell_of, is_handle
 from mutarray._locks import Locks
-from mutarray._signature import without_marks
+from mutarray._signature import shown_as, without_marks
 from mutarray._trace_cells import ArgumentCell
 from mutarray.errors import TraceError
 
@@ -129,20 +129,21 @@ class _Traced(NamedTuple):
     written: set[int | BufferCell]
 
 
-def _trace(
-    fun: Callable[[Sequence[Any], Sequence[Any]], Any],
-    cells: Sequence[BufferCell],
-    values: Sequence[Any],
-) -> _Traced:
-    """Traces a function of mutable arrays and other leaves."""
+def _trace(call: Call, values: Sequence[Any]) -> _Traced:
+    """Traces a function with stand-ins for its arrays."""
+    cells = call.cells
     stand_ins = [
         ArgumentCell(cell.array(), cell.home, cell.place.work, number, cell.made_at)
         for number, cell in enumerate(cells)
     ]
     handles = [wrap(cell) for cell in stand_ins]
-    closed, shapes = jax.make_jaxpr(
-        lambda *values: _hand_over(fun(handles, values)), return_shape=True
-    )(*values)
+
+    def flat(*values: Any) -> Any:
+        return _hand_over(call.run(handles, values))
+
+    others = [n for n, number in enumerate(call.numbers) if number < 0]
+    flat = shown_as(call.fun, flat, call.treedef, others)
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*values)
     refs: dict[int, int | BufferCell] = {}
     for k, const in enumerate(closed.consts):
         cell = _jaxapi.lender_of(const)
@@ -204,10 +205,11 @@ class Call:
         """The function, traced for values in the place of the other leaves."""
         key = tuple(jax.typeof(x) for x in values)
         if key not in self._traced:
-            self._traced[key] = _trace(self._run, self.cells, values)
+            self._traced[key] = _trace(self, values)
         return self._traced[key]
 
-    def _run(self, handles: Sequence[Any], values: Sequence[Any]) -> Any:
+    def run(self, handles: Sequence[Any], values: Sequence[Any]) -> Any:
+        """Runs the function, on arrays and on values in the place of the other leaves."""
         others = iter(values)
         leaves = [handles[n] if n >= 0 else next(others) for n in self.numbers]
         args, kwargs = without_marks(*jax.tree.unflatten(self.treedef, leaves))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -142,6 +144,37 @@ def without_marks(
         return x.value if isinstance(x, Static) else x
 
     return tuple(map(value, args)), {k: value(x) for k, x in kwargs.items()}
+
+
+def shown_as(
+    fun: Callable[..., Any], flat: Callable[..., Any], treedef: Any, leaves: Iterable[int]
+) -> Callable[..., Any]:
+    """``flat``, which takes some leaves of the arguments of ``fun``, under the name of ``fun``.
+
+    It is what JAX's errors name: the function, where it is defined, and the argument.
+    """
+    args, kwargs = jax.tree.unflatten(treedef, range(treedef.num_leaves))
+    try:
+        names = list(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):  # of a builtin
+        names = []
+    paths = dict[int, str]()
+    for path, n in jax.tree_util.tree_leaves_with_path(args):
+        first = path[0].idx
+        root = names[first] if first < len(names) else f"args_{first}"
+        paths[n] = root + jax.tree_util.keystr(path[1:])
+    for path, n in jax.tree_util.tree_leaves_with_path(kwargs):
+        paths[n] = path[0].key + jax.tree_util.keystr(path[1:])
+    flat = functools.wraps(fun, updated=())(flat)
+    # Parameters have to be names: state['w'] is shown as state_w, and none twice.
+    shown = dict.fromkeys(re.sub(r"\W+", "_", paths[n]).strip("_") for n in leaves)
+    if len(shown) == len(list(leaves)):
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        parameters = [inspect.Parameter(name, kind) for name in shown]
+        flat.__signature__ = inspect.Signature(parameters)  # pyright: ignore
+    else:
+        flat.__signature__ = inspect.Signature()  # pyright: ignore
+    return flat
 
 
 def flags(args: tuple[Any, ...], kwargs: dict[str, Any], donated: Chosen, leaf: Any) -> list[bool]:

@@ -1323,6 +1323,13 @@ CASES = [
         "to write to every element, use m.fill(value)",
     ),
     Case(
+        "along an axis, with too few axes",
+        lambda: np.put_along_axis(on(), np.zeros(3, int), 1.0, 1),
+        errors.ShapeError,
+        "the indices have 1 axes, and with axis=1 they need 2: add axes of length 1, which are "
+        "broadcast",
+    ),
+    Case(
         "diagonal of unequal axes",
         lambda: np.fill_diagonal(mu.zeros((2, 2, 3)), 1.0),
         errors.ShapeError,

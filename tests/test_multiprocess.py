@@ -62,6 +62,21 @@ PROGRAM = textwrap.dedent(
         c[2] = x[2] = 7.0
         assert blocks(c) == [(index, x[index].tolist()) for index, _ in blocks(c)]
         assert len(c.addressable_shards) == 2, c.addressable_shards
+    def step(m, v):
+        m[0] = v
+        return m, mu.mutable_array(m[...] * 2, sharding=s)
+
+    same, new = mu.jit(step)(m, 8.0)
+    assert same is m and new.sharding == s and np.asarray(new[0]).tolist() == [16, 16, 16]
+    try:
+        with mu.transaction(m, new):
+            m[0] = 1.0
+            new += 1
+            raise InterruptedError
+    except InterruptedError:
+        assert np.asarray(m[0]).tolist() == [8, 8, 8] and np.asarray(new[0]).tolist() == [16] * 3
+    mu.assign({"m": m}, {"m": np.arange(24.0).reshape(8, 3)})
+    assert np.asarray(m[7]).tolist() == [21, 22, 23]
     print("done", rank)
     """
 )

@@ -206,6 +206,28 @@ def test_fill_diagonal(shape: tuple[int, ...], wrap: bool) -> None:
     np.testing.assert_array_equal(m, x)
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+def test_put_along_axis(axis: int | None) -> None:
+    x, m = made(PLACES[1])
+    rng = np.random.default_rng(0)
+    n = x.size if axis is None else x.shape[axis]
+    for rows in (1, x.shape[0]):
+        shape = (4,) if axis is None else (2, x.shape[1]) if axis == 0 else (rows, 3)
+        indices = rng.permuted(np.tile(np.arange(n), (8, 1)), axis=1)[:1, : np.prod(shape)]
+        indices = np.resize(indices, shape)
+        values = rng.normal(size=shape).astype(np.float32)
+        for a in (x, m):
+            np.put_along_axis(a, indices, values, axis)
+            np.put_along_axis(a, indices[:1], 5.0, axis)
+        np.testing.assert_array_equal(m, x)
+    k = mu.mutable_array(x, m.sharding)
+    jax.jit(lambda k, i: np.put_along_axis(k, i, 7.0, axis))(k, indices)
+    np.put_along_axis(x, indices, 7.0, axis)
+    np.testing.assert_array_equal(k, x)
+    assert m[...].sharding == m.sharding
+
+
 def test_functions_that_write_in_a_trace() -> None:
     x, m = made(PLACES[1])
     mask = x > 3
@@ -265,6 +287,8 @@ def test_functions_that_write_to_odd_shapes(shape: tuple[int, ...]) -> None:
         (lambda m: np.putmask(m, [True], 1), ValueError, "same number of elements"),
         (lambda m: np.place(m, np.ones((2, 3), bool), []), ValueError, "no values for 6 positions"),
         (lambda m: np.fill_diagonal(mu.zeros(3), 1), ValueError, "two axes or more"),
+        (lambda m: np.put_along_axis(m, np.zeros(3, int), 1, 0), ValueError, "with axis=0"),
+        (lambda m: np.put_along_axis(m, np.full((2, 3), 5), 1, 1), IndexError, "index 5 is out"),
         (lambda m: np.fill_diagonal(mu.zeros((2, 2, 3)), 1), ValueError, "same length"),
     ],
 )

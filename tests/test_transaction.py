@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -206,6 +207,56 @@ def test_killed_at_every_operation() -> None:
         for operation in operations:
             operation()
     assert int(state["n"]) == 7 and float(state["h"][0, 0]) == 2.0
+
+
+def interrupted_at(stop: int, work: Any) -> int:
+    """Runs ``work``, with an exception at its ``stop``-th call of a function of mutarray's.
+
+    Returns how many such calls there were.
+    """
+    calls = 0
+
+    def listen(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        if event == "call" and "mutarray" in frame.f_code.co_filename:
+            calls += 1
+            if calls == stop:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(listen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_interrupted_at_every_call() -> None:
+    state = {"w": made(HOMES["4x2"]), "e": made(HOMES["explicit"]), "h": made(HOMES["host"])}
+
+    def step() -> None:
+        state["w"][1:5, 0] = 2.0
+        state["h"][0] = 5.0
+        by_program(state["e"])
+        state["w"].add_at([3, 3], 1.0)
+        state["e"] += 1
+        by_argument(state["w"])
+        state["h"][...] = X + 2
+
+    before = mu.values(state)
+    step()  # compiles
+    mu.assign(state, before)
+    wanted = {name: bits(m) for name, m in state.items()}
+    calls = interrupted_at(0, step)
+    mu.assign(state, before)
+    assert calls > 100
+    for stop in range(1, calls + 1, 3):
+        with pytest.raises(KeyboardInterrupt), mu.transaction(state):
+            interrupted_at(stop, step)
+        assert {name: bits(m) for name, m in state.items()} == wanted, stop
+    step()
+    assert {name: bits(m) for name, m in state.items()} != wanted
 
 
 @pytest.mark.parametrize("jit", [jax.jit, mu.jit], ids=["jax.jit", "mu.jit"])

@@ -236,6 +236,34 @@ def putmask(cell: Cell, mask: Any, values: Any) -> None:
             _write_flat(cell, positions, _repeated(values, positions))
 
 
+def put_along_axis(cell: Cell, indices: Any, values: Any, axis: int | None) -> None:
+    """``np.put_along_axis``: along one axis, each row of ``values`` goes where its indices say.
+
+    Raises:
+        ShapeError: the indices have another number of axes than the array.
+        BadAxisError: there is no such axis.
+        OutOfBoundsError: an index that is known is out of range.
+        CastError: the values do not cast to the dtype, or the indices are no integers.
+    """
+    indices = _cast.as_value(indices)
+    ndim = len(cell.shape) if axis is not None else 1
+    if np.ndim(indices) != ndim:
+        raise ShapeError(
+            f"the indices have {np.ndim(indices)} axes, and with axis={axis} they need {ndim}: "
+            "add axes of length 1, which are broadcast"
+        )
+    if axis is None:
+        put(cell, indices, values)
+        return
+    axis = _axis(cell, axis)
+    index: list[Any] = [
+        np.arange(n).reshape([-1 if k == d else 1 for k in range(ndim)])
+        for d, n in enumerate(cell.shape)
+    ]
+    index[axis] = indices
+    _ops.put(cell, tuple(index), values)
+
+
 def place(cell: Cell, mask: Any, values: Any) -> None:
     """``np.place``: the first value where the mask is true first, and so on, repeated.
 

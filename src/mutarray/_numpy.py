@@ -207,9 +207,14 @@ def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     _inplace.fill_diagonal(cell_of(a), _operand(val), wrap)
 
 
+def _put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
+    _inplace.put_along_axis(cell_of(arr), _operand(indices), _operand(values), axis)
+
+
 _IN_PLACE: dict[Any, Callable[..., None]] = {
     np.copyto: _copyto,
     np.put: _put,
+    np.put_along_axis: _put_along_axis,
     np.putmask: _putmask,
     np.place: _place,
     np.fill_diagonal: _fill_diagonal,

@@ -100,7 +100,6 @@ class _DeviceCutter:
 
     def __init__(self, value: jax.Array, form: Form):
         self._form = form
-        self._cores: dict[jax.Device, jax.Array] = {}
         if value.sharding.is_fully_replicated or len(value.sharding.device_set) == 1:
             self._whole = {s.device: s.data for s in value.addressable_shards}
         else:

@@ -93,7 +93,7 @@ def test_where_they_live(kind: str) -> None:
     state = mu.mutable(arrays(kind))
     # What JAX may still place goes with the others, so that one program can take them all.
     assert state["moments"][0].count.sharding == home(kind, P())
-    assert state["layer"].bias.sharding == home(kind, P())
+    assert state["layer"].bias.sharding == state["host"].sharding == home(kind, P())
     assert state["moments"][0].first.sharding == home(kind, P("i"))
 
     @mu.jit

@@ -75,8 +75,8 @@ def mutable(tree: Tree, shardings: Any = None, *, donate: bool = False) -> Tree:
         tree: a tree of anything. ``jax.Array``s and NumPy arrays become mutable; mutable arrays,
             numbers and everything else stay as they are.
         shardings: a sharding for all of them, a tree of shardings, or the upper part of one; by
-            default each array stays where it is. Arrays that JAX may still place (a step counter
-            made by ``jnp.zeros``) go with the others: replicated over their mesh.
+            default each array stays where it is. Arrays that JAX may still place (NumPy's, a step
+            counter made by ``jnp.zeros``) go with the others: replicated over their mesh.
         donate: whether to take over the buffers of the arrays that stay where they are; these are
             deleted.
 
@@ -149,6 +149,7 @@ def _targets(tree: Any, leaves: Sequence[Any], shardings: Any) -> list[Sharding 
         return [None] * len(leaves)
     shared = NamedSharding(named[0].mesh, PartitionSpec())
     free = {id(x) for x in placed if not x.committed}
+    free |= {id(x) for x in leaves if isinstance(x, np.ndarray)}
     return [shared if id(x) in free else None for x in leaves]
 
 

@@ -16,13 +16,27 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
+import typer
 from rich.console import Console
 from rich.table import Table
 
 DEFAULT_DEVICES = 8
+
+DevicesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--devices",
+        min=1,
+        max=64,
+        metavar="N",
+        help="Run on N simulated CPU devices.",
+        show_default="the accelerators that are there, else 8",
+    ),
+]
+"""`--devices`, as each example has it; `devices` finds them."""
 
 
 def simulate_devices(count: int) -> None:

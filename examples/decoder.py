@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import mutarray as mu
-from examples.comparison import Form, compare, show, simulate_devices
+from examples.comparison import DevicesOption, Form, compare, devices, show
 from examples.transformer import CHARACTERS, attention, decode, encode, forward, init, train
 from mutarray.demo.devices import make_mesh
 
@@ -336,9 +336,7 @@ def main(
     positions: Annotated[
         int, typer.Option(min=64, help="Length of the cache for each prompt, a multiple of 64.")
     ] = 4096,
-    devices: Annotated[
-        int, typer.Option(min=1, help="CPU devices to simulate where there is no accelerator.")
-    ] = 8,
+    devices_: DevicesOption = None,
     small: Annotated[
         bool, typer.Option("--small", help="A tiny model and cache, to see that it runs.")
     ] = False,
@@ -360,9 +358,9 @@ def main(
         raise typer.BadParameter(
             f"a prompt and --count do not fit into {room}", param_hint="--positions"
         )
-    simulate_devices(devices)
+    available = devices(devices_)
     console = Console()
-    mesh = make_mesh(jax.devices(), (4, 2), ("sequence", "heads"))
+    mesh = make_mesh(available, (4, 2), ("sequence", "heads"))
     weights = init(mesh, width=32, layers=1) if small else init(mesh)
     losses = train(weights, steps, console)
     console.print(f"loss {losses[0]:.2f} before, {losses[-1]:.2f} after {steps} steps")

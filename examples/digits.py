@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import mutarray as mu
-from examples.comparison import Form, compare, devices, show
+from examples.comparison import DevicesOption, Form, compare, devices, show
 from mutarray.demo.devices import make_mesh
 from mutarray.demo.digits import (
     Digits,
@@ -119,17 +119,7 @@ def main(
     small: Annotated[
         bool, typer.Option("--small", help="Two epochs of few digits: does it run?")
     ] = False,
-    devices_: Annotated[
-        int | None,
-        typer.Option(
-            "--devices",
-            min=1,
-            max=64,
-            metavar="N",
-            help="Run on N simulated CPU devices.",
-            show_default="the accelerators that are there, else 8",
-        ),
-    ] = None,
+    devices_: DevicesOption = None,
 ) -> None:
     """Train a classifier of handwritten digits, its whole state mutable and sharded.
 

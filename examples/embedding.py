@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import mutarray as mu
-from examples.comparison import Form, compare, devices, show
+from examples.comparison import DevicesOption, Form, compare, devices, show
 
 ROWS = 1 << 18
 DIM = 64
@@ -335,17 +335,7 @@ def main(
     small: Annotated[
         bool, typer.Option("--small", help="A small table and few steps: does it run?")
     ] = False,
-    devices_: Annotated[
-        int | None,
-        typer.Option(
-            "--devices",
-            min=1,
-            max=64,
-            metavar="N",
-            help="Run on N simulated CPU devices.",
-            show_default="the accelerators that are there, else 8",
-        ),
-    ] = None,
+    devices_: DevicesOption = None,
 ) -> None:
     """Learn word vectors in a table that is sharded by row, without ever a dense gradient.
 

@@ -41,7 +41,7 @@ from rich.table import Table
 import mutarray as mu
 from examples import cartpole
 from examples.cartpole import Agent, Poles, Transition
-from examples.comparison import Form, Measured, compare, show, simulate_devices
+from examples.comparison import DevicesOption, Form, Measured, compare, devices, show
 
 FANOUT = 32
 ALPHA = 0.6  # how much priorities matter for what is drawn
@@ -359,16 +359,13 @@ def main(
     poles: Annotated[int, typer.Option(min=1, help="Poles that are moved at once.")] = 64,
     steps: Annotated[int, typer.Option(min=1, help="Steps at most; fewer if it is learned.")] = 600,
     uniform: Annotated[bool, typer.Option("--uniform", help="Draw without priorities.")] = False,
-    devices: Annotated[
-        int, typer.Option(min=1, help="Devices to simulate on the CPU, without accelerators.")
-    ] = 8,
+    devices_: DevicesOption = None,
     small: Annotated[bool, typer.Option("--small", help="A tiny run, for a quick try.")] = False,
 ) -> None:
-    simulate_devices(devices)
+    available = devices(devices_)
     if small:
         capacity, poles, steps = 256, 16, 40
     count = 4 * poles
-    available = jax.devices()[:devices]
     mesh = jax.make_mesh((len(available),), ("data",), (AxisType.Auto,), devices=available)
     for name, number, unit in (("capacity", capacity, FANOUT), ("poles", poles, 1)):
         if number % (mesh.size * unit):

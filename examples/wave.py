@@ -41,7 +41,7 @@ from rich.progress import track
 from rich.table import Table
 
 import mutarray as mu
-from examples.comparison import Form, Measured, compare, show, simulate_devices
+from examples.comparison import DevicesOption, Form, Measured, compare, devices, show
 
 COURANT = 0.5  # below 1/√2, above which the scheme blows up
 PERIOD = 48  # updates for one swing of the line's current
@@ -332,18 +332,16 @@ the updates run in place in one compiled loop."""
 def main(
     cells: Annotated[int, typer.Option(min=32, help="Cells along each side.")] = 512,
     updates: Annotated[int, typer.Option(min=1, help="Updates of the fields.")] = 900,
-    devices: Annotated[
-        int, typer.Option(min=1, help="Devices to simulate on the CPU, without accelerators.")
-    ] = 8,
+    devices_: DevicesOption = None,
     plot_to: Annotated[
         Path | None, typer.Option("--plot", help="Write an image of the field to this file.")
     ] = None,
     small: Annotated[bool, typer.Option("--small", help="A tiny grid, for a quick try.")] = False,
 ) -> None:
-    simulate_devices(devices)
+    available = devices(devices_)
     if small:
         cells, updates = 64, 100
-    sharding = NamedSharding(make_mesh(jax.devices()[:devices]), P("i", "j"))
+    sharding = NamedSharding(make_mesh(available), P("i", "j"))
     console = Console()
     try:
         fields = double_slit(cells, sharding)

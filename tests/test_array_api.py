@@ -49,7 +49,8 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         try:
             return fn(*args)
         except (TypeError, ValueError, OverflowError, IndexError) as error:
-            kinds = (TypeError, OverflowError, ValueError, IndexError)
+            # What is both, for a slice that cannot be one, is a ValueError where NumPy's is one.
+            kinds = (OverflowError, ValueError, TypeError, IndexError)
             return next(kind for kind in kinds if isinstance(error, kind))
 
 

@@ -235,7 +235,7 @@ def test_format() -> None:
     seen = []
     jax.jit(lambda m: seen.append(f"{m}"))(m)
     assert seen == ["MutableArray(float32[], cpu:0, device, traced)".replace("cpu:0", seen_at(m))]
-    with pytest.raises(TypeError, match="no value in a trace"):
+    with pytest.raises(TypeError, match="no value inside a trace"):
         jax.jit(lambda m: format(m, ".2f"))(m)
 
 

@@ -68,9 +68,10 @@ def _lane(dim: Span | Points, n: int, names: tuple[str, ...], parts: int, axis: 
         return Lane("here", names, parts, length, n, axis)
     if isinstance(dim, Points):
         return Lane("points", names, parts, length, 0, axis)
+    whole = dim.size * dim.step == n and length % dim.step == 0
     # An integer on a dimension of one element takes it whole too, but leaves no axis to be split.
-    whole = dim.size * dim.step == n and length % dim.step == 0 and axis is not None
-    if whole and dim.rule != "loose":
+    leaves_none = axis is None and n == 1
+    if whole and dim.rule != "loose" and not leaves_none:
         return Lane("all", names, parts, length, length // dim.step, axis)
     return Lane("part", names, parts, length, min(dim.size, -(-length // dim.step)), axis)
 

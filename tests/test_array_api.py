@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 import mutarray as mu
 from tests.support import KINDS, indices, layouts
 
-pytestmark = pytest.mark.core
-
 PLACES = [("one device", "auto"), ("4x2", "auto"), ("4x2", "explicit")]
 places = pytest.mark.parametrize("place", PLACES, ids=lambda place: " ".join(place))
 DTYPES = ["bool", "uint8", "int8", "int32", "float16", "float32", "complex64"]

@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 import mutarray as mu
 from tests.test_array_api import assert_close, made, outcome, places
 
-pytestmark = pytest.mark.core
-
 dtypes = st.sampled_from(["bool", "uint8", "int32", "float32", "complex64"])
 REAL = ["uint8", "int32", "float32"]
 METHODS: dict[str, Callable[[Any], Any]] = {

@@ -54,7 +54,7 @@ def gather(x: np.ndarray, layout: Layout, selection: Any) -> np.ndarray:
     return core.reshape(form.core_shape)
 
 
-@settings(max_examples=6000)
+@settings(max_examples=2000)
 @given(st.data())
 def test_parts_make_up_the_selection(data: st.DataObject) -> None:
     layout = LAYOUTS[data.draw(st.sampled_from(sorted(LAYOUTS)))]

@@ -52,7 +52,7 @@ def take(x: np.ndarray, selection: Selection) -> np.ndarray:
     return as_result(core, selection)
 
 
-@settings(max_examples=6000)
+@settings(max_examples=2000)
 @given(st.data())
 def test_takes_what_numpy_takes(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(SHAPES))
@@ -71,7 +71,7 @@ def test_takes_what_numpy_takes(data: st.DataObject) -> None:
         hash(selection.form)
 
 
-@settings(max_examples=6000)
+@settings(max_examples=2000)
 @given(st.data())
 def test_refuses_what_numpy_refuses(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(SHAPES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 
 import mutarray as mu
 from mutarray import _jaxapi
+from mutarray._locks import Locks
 from tests.counting import counted_compiles, counted_misses
 from tests.support import KINDS, P, layouts, mesh
 
@@ -599,3 +601,79 @@ def test_threads() -> None:
     for thread in threads:
         thread.join()
     assert int(a[()]) == 250 and int(b[()]) == 200
+
+
+def test_an_array_moves_after_its_program_was_found() -> None:
+    m, k = made(), made()
+    places = [NamedSharding(mesh((4, 2), "ij", KINDS["auto"]), P(None, "j")), sharding()]
+    acquire = Locks.acquire
+
+    @mu.jit
+    def step(m: Any) -> None:
+        m[0, 0] += 1
+        k[0, 0] += 1
+
+    step(m)
+    for moving in (m, k):
+        for place in places:
+            moves = iter([place])
+
+            def moved_meanwhile(locks: Locks, moving: Any = moving, moves: Any = moves) -> None:
+                for to in moves:
+                    moving.reshard(to)
+                acquire(locks)
+
+            with mock.patch.object(Locks, "acquire", moved_meanwhile):
+                step(m)
+            assert moving.sharding == place
+            assert moving[...].addressable_shards[0].data.shape == place.shard_shape(X.shape)
+    wanted = X.copy()
+    wanted[0, 0] = 5
+    np.testing.assert_array_equal(m[...], wanted)
+    np.testing.assert_array_equal(k[...], wanted)
+
+
+def test_an_argument_kept_from_another_call_is_not_returned_as_one_of_this() -> None:
+    kept: list[Any] = []
+    mu.jit(lambda m: kept.append(m))(mu.zeros(3))
+    with pytest.raises(mu.errors.TraceError, match="was kept while"):
+        mu.jit(lambda m: kept[0])(mu.ones(3))
+
+
+def test_a_frozen_array_that_was_closed_over_is_forgotten() -> None:
+    state = {"m": made()}
+    add = mu.jit(lambda x: state["m"][...] + x)
+    add(1.0)
+    old = mu.freeze(state["m"])
+    state["m"] = made(x=2 * X)
+    np.testing.assert_array_equal(add(1.0), 2 * X + 1)
+    np.testing.assert_array_equal(old, X)
+
+
+def test_a_snapshot_is_donated_to_a_call_that_reads_its_array() -> None:
+    m = made()
+    out = mu.jit(lambda m, x: m[...] + x, donate_argnums=1)(m, m[...])
+    np.testing.assert_array_equal(out, 2 * X)
+    np.testing.assert_array_equal(m[...], X)
+
+
+def test_arrays_on_the_same_devices_in_other_orders() -> None:
+    turned = jax.sharding.Mesh(np.array(jax.devices()[::-1]), ("i",))
+    m, k = made(), mu.mutable_array(X, NamedSharding(turned, P("i")))
+    with pytest.raises(mu.errors.BadShardingError, match="the same devices in different orders"):
+        mu.jit(lambda m, k: m.__setitem__(..., k[...]))(m, k)
+    mu.assign([m, k], [k[...] + 1, m[...] + 2])
+    np.testing.assert_array_equal(m[...], X + 1)
+    np.testing.assert_array_equal(k[...], X + 2)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, mu.jit])
+def test_traces_while_a_copy_of_an_array_in_host_memory_is_lent(jit: Any) -> None:
+    m = mu.mutable_array(X, sharding().with_memory_kind("pinned_host"))
+    step = jit(lambda m, k: m.__setitem__((0, 0), m[0, 0] + k))
+    for k in (1.0, 2, np.float32(3)):  # traced for each type
+        step(m, k)
+    jit(lambda: m.__setitem__((0, 1), m[0, 0]))()
+    wanted = X.copy()
+    wanted[0, :2] = 6
+    np.testing.assert_array_equal(m[...], wanted)

@@ -477,3 +477,14 @@ def test_threads_write_read_and_move() -> None:
         thread.join()
     assert not errors, errors
     np.testing.assert_array_equal(values(m), np.repeat(np.arange(16.0)[:, None], 24, 1))
+
+
+def test_traces_while_a_copy_is_lent_in_the_old_place() -> None:
+    m = mu.mutable_array(X, PLACES["auto"]["4x2"])
+    step = jax.jit(lambda: m.__setitem__((0, 0), m[0, 0] + 1))
+    step()
+    m.reshard(PLACES["auto"]["columns on 8"])
+    for jit in (jax.jit, mu.jit):
+        step()
+        jit(lambda: m.__setitem__((0, 0), m[0, 0] + 1))()
+    assert m[0, 0] == X[0, 0] + 5

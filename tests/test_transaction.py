@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -288,3 +289,36 @@ def test_a_spent_array_is_refused() -> None:
     with pytest.raises(mu.errors.SpentError), mu.transaction(m, k):
         m[0] = 1.0
     np.testing.assert_array_equal(m[...], X)
+
+
+def test_a_block_taken_out_of_a_snapshot_outlives_nested_transactions() -> None:
+    m = made(HOMES["4x2"])
+    with mu.transaction(m):
+        block = m[...].addressable_shards[0].data
+        with mu.transaction(m):
+            pass
+    m[0, 0] = -1.0
+    np.testing.assert_array_equal(block, X[:2, :2])
+
+
+@pytest.mark.parametrize("wait", ["transaction", "block_until_ready"])
+def test_another_thread_writes_while_the_end_is_waited_for(wait: str) -> None:
+    m = made(HOMES["4x2"])
+    writes = iter([(0, 0)])
+    ready = jax.block_until_ready
+
+    def written_meanwhile(x: Any) -> Any:
+        for index in writes:
+            m[index] = -1.0
+        return ready(x)
+
+    with mock.patch.object(jax, "block_until_ready", written_meanwhile):
+        if wait == "transaction":
+            with mu.transaction(m):
+                m[0, 1] = -2.0
+        else:
+            m[0, 1] = -2.0
+            m.block_until_ready()
+    wanted = X.copy()
+    wanted[0, :2] = -1, -2
+    np.testing.assert_array_equal(m[...], wanted)

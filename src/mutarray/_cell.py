@@ -31,6 +31,12 @@ _LOST = (
 )
 
 
+class Moves:
+    """Whether some array has moved: then `last` is another object than before."""
+
+    last = object()
+
+
 class Saved(NamedTuple):
     """The contents of an array at one moment, and who else had them."""
 
@@ -79,6 +85,11 @@ class BufferCell:
         return self.place.sharding
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether the contents were given up, or are lost."""
+        return bool(self._spent)
+
+    @property
     def home(self) -> Home:
         """Shape and sharding, as a trace knows them."""
         return self.place.home
@@ -101,6 +112,10 @@ class BufferCell:
         if array.is_deleted():
             raise SpentError(_LOST)
         return array
+
+    def like(self) -> jax.Array:
+        """An array with the type of the contents, for traces, where no lent copy comes home."""
+        return self.array() if self._lent is None else self._live()
 
     def block(self, device: jax.Device) -> jax.Array:
         """The block that a device holds; not to be handed out either."""
@@ -175,6 +190,7 @@ class BufferCell:
             self._shared &= kept  # blocks that stay where they are may still be in a user's hand
             self._array, self._blocks, self._clean = moved, None, False
             self._door, self.place = None, place
+            Moves.last = object()  # after the place, for those who look at both in turn
 
     def give_up(self, reason: str) -> jax.Array:
         """The contents under an array of the caller's; the cell is spent."""
@@ -188,6 +204,8 @@ class BufferCell:
         with self.lock:
             shared, aliases = frozenset(self._shared), list(self._aliases)
             array = self.snapshot()
+            # Not without the dead ones: what a user took out of those may live.
+            self._aliases = [*aliases, self._aliases[-1]]
             return Saved(array, self.place, self._aliases[-1], shared, aliases)
 
     def restore(self, saved: Saved) -> None:
@@ -197,6 +215,7 @@ class BufferCell:
             self._spent = ""
             if self.place is not saved.place:
                 self.place, self._door = saved.place, None
+                Moves.last = object()
             # Who took a snapshot before anything was written has these buffers too.
             self._shared = {shard.device for shard in self.place.layout.shards}
             self._aliases = [a for a in self._aliases if a is not saved.alias]
@@ -260,7 +279,7 @@ class BufferCell:
     def ref(self) -> Any:
         """The Ref that stands for this cell in traces; always the same object."""
         with self.lock:
-            array = self.array()
+            array = self.like()
             if self._door is None:
                 self._door = _jaxapi.make_door(array, self, self.place.work)
             return self._door

@@ -12,10 +12,10 @@ import jax
 
 from mutarray import _jaxapi
 from mutarray._array import MutableArray
-from mutarray._cell import BufferCell
+from mutarray._cell import BufferCell, Moves
 from mutarray._handle import cell_of
 from mutarray._locks import Locks
-from mutarray._program import Call, Learned, Program, format_of
+from mutarray._program import Call, Learned, Moved, Program, format_of
 from mutarray._results import placing
 from mutarray._signature import Chosen, Names, Numbers, choose, flags, mark_statics
 from mutarray.errors import BadShardingError, BadValueError, TraceError
@@ -62,9 +62,10 @@ class _Match:
 
     def use(self, program: Program, cells: Sequence[BufferCell]) -> None:
         """Takes another program for the same arguments."""
-        self.program = program
-        # Which keep no array alive, as the program's hidden ones do, and its function.
+        # Which keep no array alive, as the program's hidden ones do, and its function. They come
+        # first, for another thread that runs what it finds here: too many locks do no harm.
         self.locks = Locks([cell.lock for cell in (*cells, *program.hidden)])
+        self.program = program
 
     def cells(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The arrays, each once, if these leaves hold the same as before."""
@@ -102,18 +103,23 @@ class JitFunction(Generic[P, R]):
         if _jaxapi.in_trace():
             return self._inside(*args, **kwargs)
         leaves, treedef = self._flatten(args, kwargs)
-        match = self._recent.get(treedef)
-        cells = others = None
-        if match is not None:
-            cells, others = match.cells(leaves), match.others(leaves)
-        if match is None or cells is None or others is None:
-            match, cells, others = self._match(leaves, treedef)
-        call = Call(self._inside, treedef, match.numbers, cells)
+        call = None
         while True:
+            seen = Moves.last
+            match = self._recent.get(treedef)
+            cells = others = None
+            if match is not None:
+                cells, others = match.cells(leaves), match.others(leaves)
+            if match is None or cells is None or others is None:
+                match, cells, others = self._match(leaves, treedef)
+            if call is None:
+                call = Call(self._inside, treedef, match.numbers, cells)
             try:
-                return match.program.run(call, others, match.locks)
+                return match.program.run(call, others, match.locks, seen)
             except Learned as learned:
                 self._grow(match, learned, cells)
+            except Moved:
+                call = None  # and with it what was traced for the old places
             except TypeError as error:
                 _name_bad_leaf(leaves, treedef, error)
                 raise
@@ -188,13 +194,20 @@ def _cell(m: Any) -> BufferCell:
     return cell
 
 
+def devices_of(cell: BufferCell) -> tuple[jax.Device, ...]:
+    """The devices of an array, in its sharding's order: a program has one order for all."""
+    return tuple(shard.device for shard in cell.place.layout.shards)
+
+
 def _check_devices(cells: list[BufferCell]) -> None:
     """Raises where arrays of one call lie on different devices."""
     for cell in cells[1:]:
         one, other = cells[0].sharding, cell.sharding
-        if one.device_set != other.device_set:
+        if devices_of(cells[0]) != devices_of(cell):
+            differ = one.device_set != other.device_set
+            which = "different devices" if differ else "the same devices in different orders"
             raise BadShardingError(
-                f"the mutable arrays of one call lie on different devices: that made at "
+                f"the mutable arrays of one call lie on {which}: that made at "
                 f"{cells[0].made_at} on {len(one.device_set)}, {one}, and that made at "
                 f"{cell.made_at} on {len(other.device_set)}, {other}: make both on one mesh, the "
                 "small one with sharding=NamedSharding(mesh, P())"
@@ -254,6 +267,14 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it, with arguments of the structure and the shardings that it was compiled for."""
         leaves, treedef = self._function._flatten(args, kwargs)
+        while True:
+            try:
+                return self._run(leaves, treedef)
+            except Moved:
+                continue
+
+    def _run(self, leaves: list[Any], treedef: Any) -> Any:
+        seen = Moves.last
         match, cells, others = self._function._match(leaves, treedef)
         if match.key != self._key:
             raise BadValueError(
@@ -263,7 +284,7 @@ class Compiled:
             )
         call = Call(self._function._inside, treedef, match.numbers, cells)
         locks = Locks([cell.lock for cell in (*cells, *self._program.hidden)])
-        return self._program.run(call, others, locks, self._compiled)
+        return self._program.run(call, others, locks, seen, self._compiled)
 
     def as_text(self) -> str:
         """The compiled program."""

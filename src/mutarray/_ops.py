@@ -319,7 +319,14 @@ def wait(cell: Cell) -> None:
     if isinstance(cell, BufferCell) and not _jaxapi.in_trace():
         with cell.lock:
             pending = cell.array()
-        jax.block_until_ready(pending)
+        try:
+            jax.block_until_ready(pending)
+        except RuntimeError:  # failed; or another thread has donated it meanwhile to a write
+            saved = cell.save()
+            try:
+                jax.block_until_ready(saved.array)
+            finally:
+                cell.forget(saved)
 
 
 def sharding(cell: Cell) -> Sharding:

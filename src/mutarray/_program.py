@@ -18,7 +18,7 @@ import jax
 
 from mutarray import _frames, _jaxapi
 from mutarray._array import wrap
-from mutarray._cell import BufferCell, lend_all, recheck_all, take_all
+from mutarray._cell import BufferCell, Moves, lend_all, recheck_all, take_all
 from mutarray._create import own
 from mutarray._handle import Handle, cell_of, is_handle
 from mutarray._locks import Locks
@@ -71,7 +71,7 @@ def _is_place(x: Any) -> bool:
     return isinstance(x, _Place)
 
 
-def _hand_over(out: Any) -> Any:
+def _hand_over(out: Any, arguments: Sequence[ArgumentCell]) -> Any:
     """A function's result, with its mutable arrays as what a program can return."""
     made: dict[Any, _Made] = {}
     found = False
@@ -83,7 +83,7 @@ def _hand_over(out: Any) -> Any:
         found = True
         cell = cell_of(x)
         if isinstance(cell, ArgumentCell):
-            return _Place(cell.number)
+            return _Place(cell.number) if cell in arguments else cell.refuse()
         if isinstance(cell, BufferCell):
             return _Place(cell)
         return _Place(made.setdefault(cell, _Made(len(made))))
@@ -133,13 +133,13 @@ def _trace(call: Call, values: Sequence[Any]) -> _Traced:
     """Traces a function with stand-ins for its arrays."""
     cells = call.cells
     stand_ins = [
-        ArgumentCell(cell.array(), cell.home, cell.place.work, number, cell.made_at)
+        ArgumentCell(cell.like(), cell.home, cell.place.work, number, cell.made_at)
         for number, cell in enumerate(cells)
     ]
     handles = [wrap(cell) for cell in stand_ins]
 
     def flat(*values: Any) -> Any:
-        return _hand_over(call.run(handles, values))
+        return _hand_over(call.run(handles, values), stand_ins)
 
     others = [n for n, number in enumerate(call.numbers) if number < 0]
     flat = shown_as(call.fun, flat, call.treedef, others)
@@ -174,6 +174,10 @@ class Learned(Exception):  # noqa: N818
     def __init__(self, hidden: list[BufferCell], written: set[int]):
         self.hidden = hidden
         self.written = written
+
+
+class Moved(Exception):  # noqa: N818
+    """An array has moved after the program for the places of all was found."""
 
 
 class Call:
@@ -296,9 +300,9 @@ class Program:
         )
 
     def is_stale(self) -> bool:
-        """Whether an array that the function closes over lives elsewhere by now."""
+        """Whether an array that the function closes over lives elsewhere by now, or was frozen."""
         places = zip(self.hidden, self._places, strict=True)
-        return any(cell.place is not place for cell, place in places)
+        return any(cell.place is not place or cell.is_frozen for cell, place in places)
 
     def refuse(self, cells: Sequence[BufferCell]) -> None:
         """Raises if one of ``cells`` is closed over too."""
@@ -311,21 +315,39 @@ class Program:
         written = [cells[n] for n in self._written]
         return (
             lend_all(written) if lend else [cell.array() for cell in written],
-            [cells[n].array() for n in self._read],
+            [self._unshared(cells[n]) if lend else cells[n].array() for n in self._read],
             [leaves[n] for n in self._donated],
             [leaves[n] for n in self._kept] if self._donated else leaves,
         )
 
-    def run(self, call: Call, others: Sequence[Any], locks: Locks, compiled: Any = None) -> Any:
+    def _unshared(self, cell: BufferCell) -> jax.Array:
+        """What is read, whose buffers are in no argument that the call donates."""
+        if not self._donated or cell.place.work is not cell.sharding:
+            return cell.array()
+        return cell.lend(cell.place.work)
+
+    def run(
+        self, call: Call, others: Sequence[Any], locks: Locks, seen: object, compiled: Any = None
+    ) -> Any:
         """Runs it, or what was compiled from it ahead of time.
+
+        Args:
+            call: what is called.
+            others: the leaves of its arguments that are no mutable arrays.
+            locks: of the arrays, and of those that are closed over.
+            seen: the last move of any array before the places of these were looked at.
+            compiled: what `lower` was compiled to.
 
         Raises:
             Learned: nothing was done, because there is more to know.
+            Moved: nothing was done, because another thread has moved an array since.
         """
         cells = [*call.cells, *self.hidden] if self.hidden else call.cells
         before = getattr(_now, "call", None)
         locks.acquire()
         try:
+            if Moves.last is not seen:
+                raise Moved
             _now.call = call
             new, out = (compiled or self.jitted)(*self.operands(cells, others, lend=True))
             take_all([cells[n] for n in self._written], new)

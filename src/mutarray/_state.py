@@ -16,7 +16,7 @@ from mutarray._array import MutableArray
 from mutarray._cell import BufferCell
 from mutarray._create import mutable_array
 from mutarray._handle import cell_of, is_handle, value_of
-from mutarray._jit import jit
+from mutarray._jit import devices_of, jit
 from mutarray._layout import check_sharding
 from mutarray._signature import check_function
 from mutarray._transaction import leaves_of, transaction
@@ -291,7 +291,7 @@ def _assign(pairs: list[tuple[MutableArray, Any]]) -> None:
     for m, value in pairs:
         cell = cell_of(m)
         assert isinstance(cell, BufferCell)
-        arrays, news = groups.setdefault(frozenset(cell.sharding.device_set), ([], []))
+        arrays, news = groups.setdefault(devices_of(cell), ([], []))
         arrays.append(m)
         news.append(_placed(value, cell))
     if len(groups) == 1:

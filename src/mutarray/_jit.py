@@ -23,6 +23,9 @@ from mutarray.errors import BadShardingError, BadValueError, TraceError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MANY = 1024
+"""A function keeps so many programs, and so many structures of arguments; the oldest go first."""
+
 # In C, as they are called for each array of each call.
 _is_array = MutableArray.__instancecheck__
 _CELL, _PLACE = operator.attrgetter("_cell"), operator.attrgetter("place")
@@ -175,6 +178,9 @@ class JitFunction(Generic[P, R]):
             name = getattr(self._fun, "__name__", type(self._fun).__name__)
             program = self._programs[key] = Program(formats, donated, name)
         program.refuse(cells)
+        for kept in (self._programs, self._recent):
+            if len(kept) > _MANY:  # of static arguments that never come again, say
+                del kept[next(iter(kept))]
         match = self._recent[treedef] = _Match(key, program, numbers, cells)
         return match, cells, [leaves[k] for k, number in enumerate(numbers) if number < 0]
 

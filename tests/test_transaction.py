@@ -283,6 +283,26 @@ def test_in_a_trace(jit: Any) -> None:
     np.testing.assert_array_equal(k[...], X)
 
 
+@pytest.mark.parametrize("jit", [jax.jit, mu.jit], ids=["jax.jit", "mu.jit"])
+def test_frozen_in_a_trace(jit: Any) -> None:
+    m, k = made(HOMES["4x2"]), made(HOMES["4x2"])
+
+    @jit
+    def step(m: Any, k: Any) -> None:
+        new = mu.mutable_array(m[...])
+        with pytest.raises(Boom), mu.transaction(m, new, k):
+            m[0], new[0], k[0] = 1.0, 1.0, 1.0
+            mu.freeze([m, new])
+            raise Boom
+        m[1] = new[0]
+
+    step(m, k)
+    wanted = X.copy()
+    wanted[1] = X[0]
+    np.testing.assert_array_equal(m[...], wanted)
+    np.testing.assert_array_equal(k[...], X)
+
+
 def test_a_spent_array_is_refused() -> None:
     m, k = made(HOMES["4x2"]), made(HOMES["4x2"])
     mu.freeze(k)

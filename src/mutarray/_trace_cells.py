@@ -60,6 +60,15 @@ class RefCell:
         self._ref = _Spent(reason)
         return value
 
+    def save(self) -> tuple[Any, jax.Array]:
+        """What `restore` goes back to."""
+        return self._ref, self.traced_value()
+
+    def restore(self, saved: tuple[Any, jax.Array]) -> None:
+        """Takes back all that was done to the array since."""
+        self._ref, value = saved
+        self.traced_replace(value)
+
 
 class ArgumentCell(RefCell):
     """Stands for an argument of a `mu.jit` function while that is traced.
@@ -164,6 +173,15 @@ class ValueCell:
         value = self.traced_value()
         self._ref = _Spent(reason)
         return value
+
+    def save(self) -> tuple[Any, jax.Array]:
+        """What `restore` goes back to."""
+        return self._ref, self.traced_value()
+
+    def restore(self, saved: tuple[Any, jax.Array]) -> None:
+        """Takes back all that was done to the array since."""
+        self._ref, value = saved
+        self.traced_replace(value)
 
 
 class OpaqueCell:

@@ -84,13 +84,15 @@ def transaction(*trees: Any) -> Iterator[None]:
 
 
 def _save(cell: Cell) -> Any:
-    if isinstance(cell, BufferCell) and not _jaxapi.in_trace():
-        return cell.save()
-    return cell.traced_value()
+    if isinstance(cell, BufferCell) and _jaxapi.in_trace():
+        return cell.traced_value()
+    return cell.save()
 
 
 def _restore(cell: Cell, before: Any) -> None:
-    if isinstance(cell, BufferCell) and isinstance(before, Saved):
+    if not isinstance(cell, BufferCell):
         cell.restore(before)
-    else:
+    elif isinstance(before, Saved):
+        cell.restore(before)
+    else:  # closed over by what is being traced
         cell.traced_replace(before)

@@ -90,9 +90,8 @@ def _save(cell: Cell) -> Any:
 
 
 def _restore(cell: Cell, before: Any) -> None:
-    if not isinstance(cell, BufferCell):
-        cell.restore(before)
-    elif isinstance(before, Saved):
-        cell.restore(before)
-    else:  # closed over by what is being traced
-        cell.traced_replace(before)
+    if isinstance(cell, BufferCell) and not isinstance(before, Saved):
+        cell.traced_replace(before)  # closed over by what is being traced
+    else:
+        take_back: Any = cell.restore  # each kind of cell takes what it has saved
+        take_back(before)

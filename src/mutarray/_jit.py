@@ -61,7 +61,6 @@ class _Match:
         self._others = [n for n, number in enumerate(numbers) if number < 0]
         # Each cell has a place of its own, for as long as it stays where it is.
         self._places = [cells[numbers[n]].place for n in slots]
-        self._ids = list(map(id, self._places))
 
     def use(self, program: Program, cells: Sequence[BufferCell]) -> None:
         """Takes another program for the same arguments."""
@@ -74,7 +73,7 @@ class _Match:
         """The arrays, each once, if these leaves hold the same as before."""
         try:
             cells = list(map(_CELL, self._pick(leaves)))
-            if list(map(id, map(_PLACE, cells))) != self._ids:
+            if list(map(_PLACE, cells)) != self._places:  # which are equal only to themselves
                 return None
         except AttributeError:
             return None

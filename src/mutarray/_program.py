@@ -312,13 +312,16 @@ class Program:
 
     def operands(self, cells: Sequence[BufferCell], leaves: Sequence[Any], lend: bool) -> Any:
         """The arguments of `jitted`; buffers that may be donated only with ``lend``."""
-        written = [cells[n] for n in self._written]
+        written = self._written_of(cells)
         return (
             lend_all(written) if lend else [cell.array() for cell in written],
             [self._unshared(cells[n]) if lend else cells[n].array() for n in self._read],
             [leaves[n] for n in self._donated],
             [leaves[n] for n in self._kept] if self._donated else leaves,
         )
+
+    def _written_of(self, cells: Sequence[BufferCell]) -> Sequence[BufferCell]:
+        return [cells[n] for n in self._written] if self._read else cells
 
     def _unshared(self, cell: BufferCell) -> jax.Array:
         """What is read, whose buffers are in no argument that the call donates."""
@@ -350,7 +353,7 @@ class Program:
                 raise Moved
             _now.call = call
             new, out = (compiled or self.jitted)(*self.operands(cells, others, lend=True))
-            take_all([cells[n] for n in self._written], new)
+            take_all(self._written_of(cells), new)
         except BaseException:
             recheck_all(cells)
             raise

@@ -13,7 +13,7 @@ SOURCES := src tests benchmarks examples conftest.py
 help: ## show this list
 	@echo "mutarray: mutable arrays for JAX that keep their sharding"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "PYTHON=$(PYTHON) makes the environment in VENV=$(VENV)."
 
@@ -39,6 +39,7 @@ examples: $(VENV)/.has-examples ## all examples, one after the other; make examp
 	@for name in $(EXAMPLES); do $(BIN)/python -m examples.$$name || exit 1; done
 
 example-%: $(VENV)/.has-examples
+	@[ -n "$(filter $*,$(EXAMPLES))" ] || { echo "There is no example $*. There are: $(EXAMPLES)" >&2; exit 2; }
 	$(BIN)/python -m examples.$*
 
 bench: $(VENV)/.has-bench ## the benchmarks

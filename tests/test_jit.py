@@ -195,6 +195,20 @@ def test_inside_of_transformations_it_is_the_function(kind: str) -> None:
     np.testing.assert_array_equal(rows, X * 2)
 
 
+def test_a_counter_says_where_the_window_begins() -> None:
+    at, cache = mu.zeros((), jnp.int32), mu.zeros(6)
+
+    @mu.jit
+    def step(cache: Any, at: Any, v: Any) -> None:
+        cache[mu.ds(at, 2)] = v
+        at += 2
+
+    for v in (1.0, 2.0):
+        step(cache, at, v)
+    cache[mu.ds(at, 1)] = 3.0
+    assert cache[...].tolist() == [1, 1, 2, 2, 3, 0]
+
+
 def test_as_a_method() -> None:
     class Counter:
         def __init__(self) -> None:

@@ -354,7 +354,7 @@ class _Leaf:
         mend = "return its values, m[...]"
         if isinstance(self._cell, BufferCell):  # an argument, or one that was closed over
             mend = f"pass it once, and {mend}"
-        return f"<mutable array{made}: {mend}>"
+        return f"<mutable array{made}: {mend}; mutarray.jit takes it twice, and returns it>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Leaf)

@@ -45,7 +45,9 @@ def ds(start: Any, size: int, stride: int = 1) -> Any:
 
     A slice whose start is known only when the compiled program runs. Its size is static, so the
     shape of the result is. A window that does not fit is moved as a whole until it does, as in
-    `jax.lax.dynamic_slice`; a negative start counts from the end.
+    `jax.lax.dynamic_slice`, whether its start is known or traced; a negative start counts from the
+    end. ``mu.set(m, mu.ds(k, n), v, mode='drop')`` leaves it where it is, and writes what fits;
+    ``mu.get`` with ``mode='fill'`` reads it so.
 
     Args:
         start: the first position, an integer or a traced integer.
@@ -173,6 +175,9 @@ def _host_window(window: Any) -> Any:
             "is known when the program is compiled"
         )
     start = window.start
+    as_array = getattr(start, "__jax_array__", None)
+    if as_array is not None:  # a mutable array of one integer
+        start = as_array()
     if not _jaxapi.is_tracer(start):
         try:
             start = operator.index(start)

@@ -83,7 +83,7 @@ def _element(cell: BufferCell, layout: Layout, index: tuple[int, ...]) -> str:
     if owner is None:
         return "?"
     local = tuple(i - lo for i, (lo, _) in zip(index, owner.box, strict=True))
-    return f"{element(cell.block(owner.device), local)}"
+    return str(element(cell.block(owner.device), local))  # a format would make it a float64
 
 
 def element(data: jax.Array, index: tuple[int, ...]) -> Any:

@@ -239,7 +239,7 @@ def _out_of_bounds(i: int, axis: int, n: int, wrap: bool) -> OutOfBoundsError:
     return OutOfBoundsError(
         f"index {i} is out of bounds for axis {axis} with size {n}: allowed are "
         f"{-n if wrap else 0} to {n - 1}; to clip, drop or fill such indices instead, use "
-        "mu.get or mu.set with mode="
+        "mu.get, mu.set or mu.addupdate with mode="
     )
 
 

@@ -87,6 +87,7 @@ def mutable(tree: Tree, shardings: Any = None, *, donate: bool = False) -> Tree:
         BadShardingError, IndivisibleError, DonationError: as `mutable_array`, with the path of the
             leaf; nothing has been made or deleted then.
         BadValueError: a leaf is a dataclass that JAX does not know as a tree.
+        NotMutableError: a tree transformation rebuilt a mutable array around something else.
 
     Example:
         >>> import jax.numpy as jnp, mutarray as mu
@@ -96,6 +97,10 @@ def mutable(tree: Tree, shardings: Any = None, *, donate: bool = False) -> Tree:
         {'name': 'linear', 'w': Array([5., 1.], dtype=float32)}
     """
     paths, leaves, treedef = leaves_of(tree)
+    for path, x in zip(paths, leaves, strict=True):
+        if is_handle(x):
+            with _at(path):  # an optimizer's init may have rebuilt it around something else
+                cell_of(x)
     targets = _targets(tree, leaves, shardings)
     todo = [n for n, x in enumerate(leaves) if _is_array(x)]
     for n in todo:

@@ -186,3 +186,7 @@ def _homed(x: Any, sharding: Sharding | None) -> tuple[jax.Array, Home]:
 
 def _runs_now(x: jax.Array, selection: Selection) -> bool:
     return not _jaxapi.is_tracer(x) and not _jaxapi.in_trace() and selection.is_known
+
+
+def __dir__() -> list[str]:
+    return ["add", "get", "set"]

@@ -1043,6 +1043,15 @@ CASES = [
         "'j'), memory_kind=device): leave its place None, or use m.reshard",
     ),
     Case(
+        "argument on other devices",
+        lambda: mu.jit(lambda m, *, x: m[0] + x)(on(), x=jax.device_put(1.0, jax.devices()[3])),
+        errors.BadShardingError,
+        "keyword argument ['x'] lies on 1 devices, SingleDeviceSharding(device=CpuDevice(id=3), "
+        "memory_kind=device), and the mutable array made at HERE on others, NamedSharding("
+        "mesh=Mesh('i': 4, 'j': 2, axis_types=(Auto, Auto)), spec=P('i', 'j'), "
+        "memory_kind=device): bring it there, jax.device_put(x, NamedSharding(mesh, P()))",
+    ),
+    Case(
         "arrays on different devices",
         lambda: mu.jit(twice)(on(), mu.zeros(8)),
         errors.BadShardingError,

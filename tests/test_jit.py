@@ -519,7 +519,7 @@ def test_a_program_that_cannot_start_leaves_everything() -> None:
         step(m, x)
     np.testing.assert_array_equal(m[...], before)
     elsewhere = jax.device_put(X, SingleDeviceSharding(jax.devices()[3]))
-    with pytest.raises(ValueError, match="incompatible devices"):
+    with pytest.raises(mu.errors.BadShardingError, match=r"argument \[1\] lies on 1 devices"):
         step(m, elsewhere)
     np.testing.assert_array_equal(m[...], before)
     step(m, X + 1)

@@ -122,8 +122,8 @@ class JitFunction(Generic[P, R]):
                 self._grow(match, learned, cells)
             except Moved:
                 call = None  # and with it what was traced for the old places
-            except TypeError as error:
-                _name_bad_leaf(leaves, treedef, error)
+            except (TypeError, ValueError) as error:
+                _name_bad_leaf(leaves, treedef, cells, error)
                 raise
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -219,21 +219,31 @@ def _check_devices(cells: list[BufferCell]) -> None:
             )
 
 
-def _name_bad_leaf(leaves: list[Any], treedef: Any, error: TypeError) -> None:
-    """Raises an error that names the argument, where one is nothing that JAX takes."""
+def _name_bad_leaf(
+    leaves: list[Any], treedef: Any, cells: list[BufferCell], error: Exception
+) -> None:
+    """Raises an error that names the argument, where one is nothing that the program takes."""
     args, kwargs = jax.tree.unflatten(treedef, leaves)
     for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs), is_leaf=_is_array):
+        if _is_array(leaf):
+            continue
+        kind = "argument" if path[0] == jax.tree_util.SequenceKey(0) else "keyword argument"
+        where = f"{kind} {jax.tree_util.keystr(path[1:])}"
         try:
-            if not _is_array(leaf):
-                jax.typeof(leaf)
+            jax.typeof(leaf)
         except TypeError:
-            where = jax.tree_util.keystr(path[1:])
-            kind = "argument" if path[0] == jax.tree_util.SequenceKey(0) else "keyword argument"
             raise BadValueError(
-                f"{kind} {where} is of type {type(leaf).__name__}, which is no array: pass "
+                f"{where} is of type {type(leaf).__name__}, which is no array: pass "
                 "numbers, arrays and trees of them (a dataclass is one where it is decorated with "
                 "@jax.tree_util.register_dataclass), or name the argument in static_argnums or "
                 "static_argnames"
+            ) from error
+        placed = isinstance(leaf, jax.Array) and leaf.committed
+        if placed and cells and leaf.sharding.device_set != cells[0].sharding.device_set:
+            raise BadShardingError(
+                f"{where} lies on {len(leaf.sharding.device_set)} devices, {leaf.sharding}, and "
+                f"the mutable array made at {cells[0].made_at} on others, {cells[0].sharding}: "
+                "bring it there, jax.device_put(x, NamedSharding(mesh, P()))"
             ) from error
 
 

@@ -91,8 +91,8 @@ Rows with c touch the same bytes at both sizes.
 
 
 COMPILED_NOTE = """
-m is an argument of a jitted function. "no Ref": the same program as a donated jit of an array,
-which does without the fixed cost of a Ref as an argument; its ratio is in brackets.
+m is an argument of a mu.jit function. "no Ref": the same program as a donated jit of an array; its
+ratio is in brackets.
 Rows with c touch the same bytes at both sizes.
 """
 

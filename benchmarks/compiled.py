@@ -1,9 +1,9 @@
 """Compiled reads and writes, against donated `jax.jit` programs and a `jax.Ref` inside `jax.jit`.
 
 Ours is under `mu.jit`: a function that `jax.jit` compiles has a fixed cost for a Ref among its
-arguments, of 0.5 to 1 ms in JAX's Python path. Each of our programs is timed twice: with the mutable
-array as its argument, and (*no Ref*) as a donated jit that makes a mutable array of its argument and
-freezes it in the end, which is what raw JAX is timed as.
+arguments, of 0.5 to 1 ms in JAX's Python path. Each of our programs is timed twice: with the
+mutable array as its argument, and (*no Ref*) as a donated jit that makes a mutable array of its
+argument and freezes it in the end, which is what raw JAX is timed as.
 """
 
 from __future__ import annotations

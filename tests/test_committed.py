@@ -91,6 +91,25 @@ def test_with_mutable_arrays_on_either_side(kind: str) -> None:
         jax.jit(lambda m, k: m[...] + k[...])(m, k)
 
 
+@pytest.mark.parametrize("name", LOOSE)
+@pytest.mark.parametrize("jit", [jax.jit, mu.jit], ids=["jax.jit", "mu.jit"])
+def test_first_written_in_a_program(name: str, jit: Any) -> None:
+    m, closed_over = LOOSE[name](), LOOSE[name]()
+
+    def write(m: Any) -> None:
+        m[1] = 5.0
+        closed_over[2] = 6.0
+
+    write = jit(write)
+    write(m)
+    with pytest.raises(ZeroDivisionError), mu.transaction(m, closed_over):
+        m[1] = closed_over[2] = 9.0
+        raise ZeroDivisionError
+    write(m)
+    assert float(m[1]) == 5.0 and float(closed_over[2]) == 6.0
+    assert not m.committed and not m[...].committed
+
+
 def test_other_kinds() -> None:
     keys = mu.mutable_array(jax.random.split(jax.random.key(0), 8))
     assert not keys[...].committed and not keys[1].committed

@@ -60,6 +60,11 @@ def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
 
 
+def committed(x: jax.Array) -> jax.Array:
+    """The same, kept on its devices: to JAX, Refs are, and so is what it puts into a lent array."""
+    return x if x.committed else _jaxapi.alias(x, x.sharding)
+
+
 def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndarray]) -> jax.Array:
     """An array from the blocks of this process's devices, each made once per device."""
     shards = []

@@ -77,7 +77,7 @@ class BufferCell:
         in_c_order = _jaxapi.custom_layout(array) is None
         self.place = place_of(array.shape, array.dtype, sharding, in_c_order, fixed)
         """Where it lives. It moves only under the lock, so nobody else sees a part of a move."""
-        self._array: jax.Array | None = self.loose(array)
+        self._array: jax.Array | None = _buffers.committed(array)
 
     @property
     def sharding(self) -> Sharding:
@@ -211,7 +211,8 @@ class BufferCell:
     def restore(self, saved: Saved) -> None:
         """Takes back all that was done to the array since."""
         with self.lock:
-            self._array, self._blocks, self._lent, self._clean = saved.array, None, None, False
+            self._array = _buffers.committed(saved.array)
+            self._blocks, self._lent, self._clean = None, None, False
             self._spent = ""
             if self.place is not saved.place:
                 self.place, self._door = saved.place, None

@@ -207,3 +207,32 @@ def test_a_read_before_a_write_costs_no_copy(
     """XLA would copy the block for it, and does so in raw JAX: see `mutarray._order`."""
     m = zeros(layout)
     check_write(jax.jit(step).lower(m, 3).compile(), m, 16 * M * 4, moved=8 * M * 4)
+
+
+SAME: dict[str, tuple[str, Any, Any]] = {
+    "row": ("columns", lambda m, v: m.__setitem__(5, v), lambda x, v: x.at[5].set(v)),
+    "rows": (
+        "columns",
+        lambda m, v: m.__setitem__(slice(5, 9), v),
+        lambda x, v: x.at[5:9].set(v),
+    ),
+    "+=": ("4x2", lambda m, v: m.__iadd__(1), lambda x, v: x + 1),
+    "whole": (
+        "4x2",
+        lambda m, v: m.__setitem__(..., m[...] * 2 + 1),
+        lambda x, v: x * 2 + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SAME)
+def test_what_raw_jax_does_well_is_the_same_program(name: str, kind: str) -> None:
+    spec, write, function = SAME[name]
+    m = zeros((kind, spec))
+    v = jax.device_put(np.ones(M, np.float32), NamedSharding(m.sharding.mesh, P("i")))
+    ours = mu.jit(write).lower(m, v).compile()
+    raw = jax.jit(function, donate_argnums=0, out_shardings=m.sharding, keep_unused=True)
+    assert sorted(hlo.instructions(ours)) == sorted(
+        hlo.instructions(raw.lower(m[...], v).compile())
+    )

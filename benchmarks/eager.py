@@ -15,12 +15,12 @@ from jax.sharding import (
     NamedSharding,
     PartitionSpec,
     Sharding,
-    SingleDeviceSharding,
 )
 from rich.console import Console
 
 import mutarray as mu
 from benchmarks.timing import Row, Step, medians
+from mutarray._jaxapi import make_single_device_sharding
 
 P = PartitionSpec
 
@@ -34,7 +34,7 @@ def shardings() -> dict[str, Sharding]:
         return NamedSharding(Mesh(grid, ("i", "j"), axis_types=(AxisType.Auto,) * 2), P("i", "j"))
 
     return {
-        "1 device": SingleDeviceSharding(devices[0]),
+        "1 device": make_single_device_sharding(devices[0]),
         "2×2": on((2, 2)),
         "4×2": on((4, 2)),
     }

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 from rich.console import Console
 
 import mutarray as mu
@@ -22,6 +22,7 @@ from benchmarks.compiled import sharding
 from benchmarks.limits import MIB, Limit
 from benchmarks.timing import Row, Step, medians
 from examples.comparison import peak_bytes
+from mutarray._jaxapi import make_single_device_sharding
 
 P = PartitionSpec
 SEQUENCES, HEADS, DEPTH = 8, 8, 128
@@ -32,7 +33,7 @@ LAYERS, WIDTH, BATCH = 4, 512, 64
 def layouts() -> dict[str, Callable[[PartitionSpec], Sharding]]:
     """Where a spec puts an array: on one device, and on a mesh."""
     return {
-        "one device": lambda spec: SingleDeviceSharding(jax.devices()[0]),
+        "one device": lambda spec: make_single_device_sharding(jax.devices()[0]),
         "4×2 auto": lambda spec: sharding(AxisType.Auto, spec),
     }
 

@@ -13,8 +13,9 @@ from jax.sharding import (
     NamedSharding,
     PartitionSpec,
     Sharding,
-    SingleDeviceSharding,
 )
+
+from mutarray._jaxapi import make_single_device_sharding
 
 P = PartitionSpec
 
@@ -33,7 +34,7 @@ def layouts(kind: AxisType) -> dict[str, tuple[tuple[int, ...], Sharding]]:
     m8, m42 = mesh((8,), "a", kind), mesh((4, 2), "ij", kind)
     m222 = mesh((2, 2, 2), "xyz", kind)
     return {
-        "one device": ((5, 4), SingleDeviceSharding(jax.devices()[0])),
+        "one device": ((5, 4), make_single_device_sharding(jax.devices()[0])),
         "vector on 8": ((16,), NamedSharding(m8, P("a"))),
         "rows on 8": ((8, 3), NamedSharding(m8, P("a"))),
         "4x2": ((8, 6), NamedSharding(m42, P("i", "j"))),

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, mesh
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
@@ -20,7 +21,7 @@ PLACES: dict[str, Callable[[], Sharding]] = {
     "auto": lambda: NamedSharding(mesh((4, 2), "ij"), P("i", "j")),
     "explicit": lambda: NamedSharding(mesh((4, 2), "ij", KINDS["explicit"]), P("i", "j")),
     "replicated": lambda: NamedSharding(mesh((4, 2), "ij"), P()),
-    "one device": lambda: SingleDeviceSharding(jax.devices()[1]),
+    "one device": lambda: make_single_device_sharding(jax.devices()[1]),
     "host": lambda: NamedSharding(mesh((4, 2), "ij"), P("i"), memory_kind="pinned_host"),
 }
 places = pytest.mark.parametrize("place", PLACES)
@@ -274,7 +275,7 @@ def test_the_errors_are_numpys_and_mutarrays() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float16, np.complex64, np.bool_])
 def test_casts_are_same_kind(dtype: Any) -> None:
-    m = mu.zeros(3, dtype, sharding=SingleDeviceSharding(jax.devices()[0]))
+    m = mu.zeros(3, dtype, sharding=make_single_device_sharding(jax.devices()[0]))
     for source in (np.bool_, np.uint8, np.int16, np.int32, np.float32, np.float64, np.complex64):
         value = np.ones(3, source)
         allowed = np.can_cast(source, dtype, "same_kind")

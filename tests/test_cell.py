@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, mesh
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 PLACES: dict[str, Callable[[], Sharding]] = {
     "auto": lambda: NamedSharding(mesh((4, 2), "ij"), P("i", "j")),
     "explicit": lambda: NamedSharding(mesh((4, 2), "ij", KINDS["explicit"]), P("i", "j")),
-    "one device": lambda: SingleDeviceSharding(jax.devices()[1]),
+    "one device": lambda: make_single_device_sharding(jax.devices()[1]),
     "host": lambda: NamedSharding(mesh((4, 2), "ij"), P("i"), memory_kind="pinned_host"),
 }
 places = pytest.mark.parametrize("place", PLACES)
@@ -77,7 +78,7 @@ def test_out_sharding(place: str) -> None:
     if not isinstance(m.sharding, NamedSharding):
         with pytest.raises(mu.errors.BadShardingError, match="bare spec"):
             mu.get(m, 0, out_sharding=P())
-        other = SingleDeviceSharding(jax.devices()[6])
+        other = make_single_device_sharding(jax.devices()[6])
         assert mu.get(m, 0, out_sharding=other).sharding == other
         return
     home = m.sharding.mesh
@@ -93,7 +94,7 @@ def test_out_sharding(place: str) -> None:
         mu.get(m, slice(0, 3), out_sharding=P("i"))
     with pytest.raises(mu.errors.BadShardingError):
         mu.get(m, 0, out_sharding="i")
-    one = SingleDeviceSharding(jax.devices()[0])
+    one = make_single_device_sharding(jax.devices()[0])
     with pytest.raises(mu.errors.BadShardingError, match="trace"):
         jax.jit(lambda m: mu.get(m, 0, out_sharding=one))(m)
     np.testing.assert_array_equal(m[...], X)

@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, mesh
 
 pytestmark = pytest.mark.core
 
 P = PartitionSpec
-HOME = SingleDeviceSharding(jax.devices()[0])
+HOME = make_single_device_sharding(jax.devices()[0])
 LOOSE: dict[str, Callable[[], Any]] = {
     "zeros": lambda: mu.zeros(8),
     "ones": lambda: mu.ones(8),

@@ -17,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 
 import mutarray as mu
 from mutarray import _boxes, _eager, _general, _quick
+from mutarray._jaxapi import make_single_device_sharding
 from mutarray._plan import covers, plan
 from mutarray._select import select
 from tests.counting import counted_compiles
@@ -456,7 +457,7 @@ def test_values_of_any_sharding(kind: str) -> None:
         NamedSharding(m8, P("j")),
         NamedSharding(m8, P(None, "i")),
         NamedSharding(other, P(None, "a")),
-        jax.sharding.SingleDeviceSharding(jax.devices()[5]),
+        make_single_device_sharding(jax.devices()[5]),
     ]
     for sharding in shardings:
         for index in [slice(3, 9), slice(9, 3, -1), [0, 5, 9, 3, 1, 15], slice(0, 12, 2)]:

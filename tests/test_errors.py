@@ -24,11 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 import mutarray as mu
 from mutarray import _general, _jaxapi, _pickled, errors
 from mutarray._handle import cell_of
+from mutarray._jaxapi import make_single_device_sharding
 from mutarray._select import select
 from tests.support import P, mesh
 from tests.test_imports import CORE
@@ -153,7 +154,7 @@ def on_no_mesh() -> Any:
 
 
 def one_device() -> Sharding:
-    return SingleDeviceSharding(jax.devices()[0])
+    return make_single_device_sharding(jax.devices()[0])
 
 
 def made_of(x: Any) -> Any:
@@ -929,8 +930,8 @@ CASES = [
         "bare spec",
         lambda: mu.zeros(8, sharding=P("i")),
         errors.BadShardingError,
-        "sharding=P('i',) is a P, not a jax.sharding.Sharding: pass NamedSharding(mesh, P(...)), "
-        "SingleDeviceSharding(device) or another array's .sharding",
+        "sharding=P('i',) is a P, not a jax.sharding.Sharding: pass NamedSharding(mesh, P(...)) "
+        "or another array's .sharding",
     ),
     Case(
         "spec that is too long",
@@ -1010,14 +1011,14 @@ CASES = [
         lambda: on().reshard(P("i")),
         errors.BadShardingError,
         "sharding=P('i',) is a P, not a jax.sharding.Sharding: pass NamedSharding(mesh, "
-        "P(...)), SingleDeviceSharding(device) or another array's .sharding",
+        "P(...)) or another array's .sharding",
     ),
     Case(
         "mutable, bare spec",
         lambda: mu.mutable({"a": np.ones(8)}, {"a": P("i")}),
         errors.BadShardingError,
         "['a']: sharding=P('i',) is a P, not a jax.sharding.Sharding: pass NamedSharding(mesh, "
-        "P(...)), SingleDeviceSharding(device) or another array's .sharding",
+        "P(...)) or another array's .sharding",
     ),
     Case(
         "mutable, shardings of another structure",

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests import hlo
 from tests.support import KINDS, P, mesh
 
@@ -105,5 +106,5 @@ def test_bad_input(call: Any, error: type, message: str) -> None:
 
 
 def test_one_device() -> None:
-    x = jax.device_put(X, SingleDeviceSharding(jax.devices()[3]))
+    x = jax.device_put(X, make_single_device_sharding(jax.devices()[3]))
     assert mu.functional.set(x, 0, 1.0).devices() == {jax.devices()[3]}

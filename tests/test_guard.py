@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 import mutarray as mu
 from mutarray import _buffers
+from mutarray._jaxapi import make_single_device_sharding
 from tests import hlo
 from tests.support import KINDS, P, mesh
 
@@ -160,7 +161,7 @@ def test_other_ways() -> None:
     assert "on the device's own block" in mu.explain(mu.zeros(4), 1, compiled=True).way
     gathers = mu.explain(without_a_mesh(), 3, compiled=True)
     assert gathers.moves[0].what == "all-gather" and gathers.moved_bytes == 64 * 32 * 4
-    value = jax.device_put(np.ones(32, np.float32), SingleDeviceSharding(jax.devices()[7]))
+    value = jax.device_put(np.ones(32, np.float32), make_single_device_sharding(jax.devices()[7]))
     assert mu.explain(on(), 3, value).moves[0].what == "device to device"
     assert mu.explain(on(), 3, np.ones(32)).moves[0].what == "host to device"
 

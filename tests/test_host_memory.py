@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 import mutarray as mu
 from mutarray import _buffers, _eager, _kernels
 from mutarray._array import cell_of
+from mutarray._jaxapi import make_single_device_sharding
 from mutarray._plan import plan
 from mutarray._select import select
 from tests.support import KINDS, P, indices, mesh, numpy_take
@@ -71,7 +72,7 @@ memories_and_loops = pytest.mark.parametrize(
 # Values ------------------------------------------------------------------------------------------
 
 PLACES: dict[str, tuple[tuple[int, ...], Any]] = {
-    "one device": ((5, 4), lambda k: SingleDeviceSharding(jax.devices()[3], memory_kind=k)),
+    "one device": ((5, 4), lambda k: make_single_device_sharding(jax.devices()[3], memory_kind=k)),
     "4x2": ((8, 6), lambda k: NamedSharding(mesh((4, 2), "ij"), P("i", "j"), memory_kind=k)),
     "explicit": (
         (4, 3, 8),

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
 from mutarray import _jaxapi
+from mutarray._jaxapi import make_single_device_sharding
 from mutarray._locks import Locks
 from tests.counting import counted_compiles, counted_misses
 from tests.support import KINDS, P, layouts, mesh
@@ -521,7 +522,7 @@ def test_a_program_that_cannot_start_leaves_everything() -> None:
     with pytest.raises(RuntimeError, match="deleted"):
         step(m, x)
     np.testing.assert_array_equal(m[...], before)
-    elsewhere = jax.device_put(X, SingleDeviceSharding(jax.devices()[3]))
+    elsewhere = jax.device_put(X, make_single_device_sharding(jax.devices()[3]))
     with pytest.raises(mu.errors.BadShardingError, match=r"argument \[1\] lies on 1 devices"):
         step(m, elsewhere)
     np.testing.assert_array_equal(m[...], before)
@@ -573,7 +574,7 @@ def test_spent_arrays_and_arrays_of_a_trace() -> None:
 
 
 def test_arrays_on_different_devices() -> None:
-    m, k = made(), mu.zeros(3, sharding=SingleDeviceSharding(jax.devices()[0]))
+    m, k = made(), mu.zeros(3, sharding=make_single_device_sharding(jax.devices()[0]))
     with pytest.raises(mu.errors.BadShardingError, match=r"different devices.*NamedSharding\(mesh"):
         mu.jit(lambda a, b: None)(m, k)
 

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
 from mutarray import _masked
+from mutarray._jaxapi import make_single_device_sharding
 from tests import hlo
 from tests.support import KINDS, P, layouts, mesh
 from tests.test_eager import pointers
@@ -71,7 +72,7 @@ def test_other_masks_and_values_go_by_the_host() -> None:
     mask = x % 3 == 0
     elsewhere = [
         jnp.asarray(mask),
-        jax.device_put(mask, SingleDeviceSharding(jax.devices()[5])),
+        jax.device_put(mask, make_single_device_sharding(jax.devices()[5])),
         jax.device_put(mask, NamedSharding(s.mesh, P("j"))),
     ]
     for there in elsewhere:

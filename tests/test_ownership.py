@@ -12,9 +12,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, mesh
 
 DEEP = os.environ.get("MUTARRAY_DEEP") == "1"
@@ -36,7 +37,7 @@ SHARDINGS = [
     NamedSharding(mesh((4, 2), "ij", KINDS["explicit"]), P("i")),
     NamedSharding(mesh((4, 2), "ij", KINDS["auto"]), P()),
     NamedSharding(mesh((4,), "d", KINDS["auto"]), P("d"), memory_kind="pinned_host"),
-    SingleDeviceSharding(jax.devices()[3]),
+    make_single_device_sharding(jax.devices()[3]),
 ]
 
 

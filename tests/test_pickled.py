@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
+from jax.sharding import AxisType, NamedSharding
 
 import mutarray as mu
 from mutarray import _pickled
 from mutarray._handle import cell_of
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, layouts, mesh
 
 
@@ -50,7 +51,7 @@ def test_keys_and_memory_and_kinds_of_meshes() -> None:
     for sharding in (
         NamedSharding(mixed, P("j", ("i",))),
         NamedSharding(mesh((4, 2), "ij"), P("i"), memory_kind="pinned_host"),
-        SingleDeviceSharding(jax.devices()[3]),
+        make_single_device_sharding(jax.devices()[3]),
     ):
         m = mu.ones((4, 4), sharding=sharding)
         k = pickle.loads(pickle.dumps({"m": [m]}))["m"][0]

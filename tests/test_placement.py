@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from mutarray.errors import TraceError
 from tests.support import KINDS, P, layouts, mesh
 
@@ -60,7 +61,7 @@ def test_is_a_table_in_a_notebook() -> None:
 
 
 def test_other_places() -> None:
-    one = mu.zeros(3, sharding=SingleDeviceSharding(jax.devices()[3])).layout().rows
+    one = mu.zeros(3, sharding=make_single_device_sharding(jax.devices()[3])).layout().rows
     assert one == ((jax.devices()[3], ((0, 3),), 12, 0, 0, "device"),)
     host = NamedSharding(mesh((2,), "d"), P("d"), memory_kind="pinned_host")
     assert {row.memory_kind for row in mu.zeros(4, sharding=host).layout().rows} == {"pinned_host"}

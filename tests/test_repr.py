@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
 from mutarray import _jaxapi
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, mesh
 
 
@@ -92,7 +93,7 @@ def test_keys() -> None:
 
 def test_other_places() -> None:
     x = np.arange(16, dtype=np.int32).reshape(4, 4)
-    one = repr(mu.mutable_array(x, SingleDeviceSharding(jax.devices()[3])))
+    one = repr(mu.mutable_array(x, make_single_device_sharding(jax.devices()[3])))
     assert str(jax.devices()[3]) in one and "device, values=[0, 1, 2, ..., 13, 14, 15]" in one
     for memory in ("pinned_host", "unpinned_host"):
         text = repr(mu.mutable_array(x, sharding("auto", "i", memory_kind=memory)))

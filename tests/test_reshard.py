@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental.layout import Format, Layout
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import mutarray as mu
 from mutarray import _boxes, _jaxapi, _masked, _quick, _reshard
 from mutarray._array import cell_of
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, mesh
 
 pytestmark = pytest.mark.core
@@ -44,8 +45,8 @@ def shardings(kind: AxisType) -> dict[str, Any]:
         "2x2x2": NamedSharding(m222, P("z", ("x", "y"))),
         "backwards": NamedSharding(backwards, P("i", "j")),
         "rows on 4": NamedSharding(m4, P("a")),
-        "device 0": SingleDeviceSharding(jax.devices()[0]),
-        "device 5": SingleDeviceSharding(jax.devices()[5]),
+        "device 0": make_single_device_sharding(jax.devices()[0]),
+        "device 5": make_single_device_sharding(jax.devices()[5]),
         "pinned": NamedSharding(m42, P("i", "j"), memory_kind="pinned_host"),
         "unpinned": NamedSharding(m8, P("a"), memory_kind="unpinned_host"),
     }
@@ -136,7 +137,11 @@ def test_other_shapes_and_dtypes(direct: bool) -> None:
         (keys, P("i", "j"), P("j")),
         (keys, P("i"), None),
     ]:
-        to = SingleDeviceSharding(jax.devices()[3]) if new is None else NamedSharding(m42, new)
+        to = (
+            make_single_device_sharding(jax.devices()[3])
+            if new is None
+            else NamedSharding(m42, new)
+        )
         m = mu.mutable_array(x, NamedSharding(m42, old))
         with on_devices(direct):
             m.reshard(to)
@@ -169,7 +174,7 @@ def test_blocks_that_stay_are_not_copied_and_snapshots_keep_theirs() -> None:
     m[0] = 9.0
     np.testing.assert_array_equal(held, X)
     assert sum(pointers(m)[d] != at[d] for d in at) == 2  # the row's owners
-    m.reshard(SingleDeviceSharding(jax.devices()[0]))
+    m.reshard(make_single_device_sharding(jax.devices()[0]))
     m[1] = 9.0
     np.testing.assert_array_equal(held, X)
     np.testing.assert_array_equal(values(m), [[9.0] * 24] * 2 + X[2:].tolist())

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
 from mutarray import _jaxapi
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, mesh
 
 pytestmark = pytest.mark.core
@@ -24,7 +25,7 @@ HOMES = {
     "4x2": NamedSharding(mesh((4, 2), "ij", KINDS["auto"]), P("i", "j")),
     "explicit": NamedSharding(mesh((4, 2), "ij", KINDS["explicit"]), P("i")),
     "replicated": NamedSharding(mesh((4, 2), "ij", KINDS["auto"]), P()),
-    "one device": SingleDeviceSharding(jax.devices()[3]),
+    "one device": make_single_device_sharding(jax.devices()[3]),
     "host": NamedSharding(mesh((4,), "d", KINDS["auto"]), P("d"), memory_kind="pinned_host"),
 }
 homes = pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, layouts
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +74,7 @@ def test_what_jax_does_not_allow(kind: str) -> None:
     """The README says so; if JAX comes to allow one of these, it should say that."""
     x, m = made(kind)
     for call in (
-        lambda: jax.device_put(m, SingleDeviceSharding(jax.devices()[0])),
+        lambda: jax.device_put(m, make_single_device_sharding(jax.devices()[0])),
         lambda: jax.tree.map(jnp.sin, m),
         lambda: jax.typeof(m),
         lambda: jax.lax.add(m, m),

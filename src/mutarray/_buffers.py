@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
 from mutarray import _jaxapi
 from mutarray._types import Shape
@@ -52,7 +52,7 @@ def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
     shards = [
         jax.device_put(
             _apart(np.asarray(block)),
-            SingleDeviceSharding(block.device, memory_kind=sharding.memory_kind),
+            _jaxapi.make_single_device_sharding(block.device, memory_kind=sharding.memory_kind),
             may_alias=False,
         )
         for block in _jaxapi.blocks(x)
@@ -69,7 +69,7 @@ def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndar
     """An array from the blocks of this process's devices, each made once per device."""
     shards = []
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        place = SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        place = _jaxapi.make_single_device_sharding(device, memory_kind=sharding.memory_kind)
         shards.append(jax.device_put(_apart(block(index)), place, may_alias=False))
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
@@ -157,7 +157,7 @@ def runs_in_memory(platform: str, memory_kind: str) -> bool:
     ``annotate_device_placement``, and backends differ.
     """
     device = jax.local_devices(backend=platform)[0]
-    home = SingleDeviceSharding(device, memory_kind=memory_kind)
+    home = _jaxapi.make_single_device_sharding(device, memory_kind=memory_kind)
 
     def write(x: jax.Array, at: jax.Array) -> jax.Array:
         def step(k: Any, x: jax.Array) -> jax.Array:

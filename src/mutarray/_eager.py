@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
 from mutarray import _buffers, _combine, _frames, _jaxapi, _kernels, _values
 from mutarray._form import Form, Points, Selection, Span
@@ -178,7 +178,7 @@ def write_launches(
         for shard in part.shards:
             if shard.addressable:
                 if memory is not None:
-                    home = SingleDeviceSharding(shard.device, memory_kind=memory)
+                    home = _jaxapi.make_single_device_sharding(shard.device, memory_kind=memory)
                     kernel = _write_kernel(local.form, op, home)
                 piece = cut(local, shard.device)
                 launches.append((shard.device, kernel, (local.starts, local.points, piece)))

@@ -104,8 +104,7 @@ def check_sharding(shape: Shape, sharding: object) -> None:
     if not isinstance(sharding, Sharding):
         raise BadShardingError(
             f"sharding={sharding!r} is a {type(sharding).__name__}, not a jax.sharding.Sharding: "
-            "pass NamedSharding(mesh, P(...)), SingleDeviceSharding(device) or another array's "
-            ".sharding"
+            "pass NamedSharding(mesh, P(...)) or another array's .sharding"
         )
     if isinstance(sharding, NamedSharding):
         if isinstance(sharding.mesh, AbstractMesh) and not _jaxapi.in_trace():

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 from mutarray import _buffers, _cast, _jaxapi
 from mutarray._cell import BufferCell
@@ -66,7 +66,7 @@ def _describe(sharding: Sharding) -> tuple[Any, ...]:
         ids = np.array([device.id for device in devices.flat]).reshape(devices.shape)
         platform = devices.flat[0].platform
         return platform, ids, mesh.axis_names, mesh.axis_types, sharding.spec, memory
-    if isinstance(sharding, SingleDeviceSharding):
+    if _jaxapi.is_single_device_sharding(sharding):
         (device,) = sharding.device_set
         return device.platform, np.array(device.id), memory
     raise BadShardingError(
@@ -89,7 +89,7 @@ def _restore(place: tuple[Any, ...]) -> Sharding:
             "as many devices, or pickle np.asarray(m) and make the array anew"
         )
     if not ids.shape and len(rest) == 1:
-        return SingleDeviceSharding(there[int(ids)], memory_kind=rest[0])
+        return _jaxapi.make_single_device_sharding(there[int(ids)], memory_kind=rest[0])
     names, types, spec, memory = rest
     devices = np.empty(ids.shape, object)
     for index in np.ndindex(ids.shape):

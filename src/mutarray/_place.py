@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
-from mutarray import _buffers
+from mutarray import _buffers, _jaxapi
 from mutarray._cast import is_key
 from mutarray._frames import Home
 from mutarray._layout import Layout, layout_of
@@ -59,7 +59,7 @@ def place_of(
     layout = layout_of(shape, sharding)
     work = _buffers.compute_sharding(sharding)
     fits = (
-        isinstance(sharding, (NamedSharding, SingleDeviceSharding))
+        (isinstance(sharding, NamedSharding) or _jaxapi.is_single_device_sharding(sharding))
         and layout.fully_addressable
         and not is_key(dtype)
         and in_c_order

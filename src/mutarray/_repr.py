@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 from mutarray import _buffers, _cast, _jaxapi
 from mutarray._cell import BufferCell
@@ -56,7 +56,7 @@ def describe_sharding(sharding: Sharding) -> str:
         entries = ", ".join(map(repr, sharding.spec))
         axes = ", ".join(f"{name!r}: {size}" for name, size in sharding.mesh.shape.items())
         return f"P({entries}) on Mesh({axes}), {memory}"
-    if isinstance(sharding, SingleDeviceSharding):
+    if _jaxapi.is_single_device_sharding(sharding):
         return f"{next(iter(sharding.device_set))}, {memory}"
     return f"{type(sharding).__name__} on {len(sharding.device_set)} devices, {memory}"
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 from mutarray import _buffers, _cast, _jaxapi
 from mutarray._layout import Layout, Shard, layout_of
@@ -60,7 +60,7 @@ def moved(
 
 def _splits_as_numbers(sharding: Sharding) -> bool:
     """Whether it means the same for keys and for the numbers that they are made of."""
-    return isinstance(sharding, (NamedSharding, SingleDeviceSharding))
+    return isinstance(sharding, NamedSharding) or _jaxapi.is_single_device_sharding(sharding)
 
 
 def _moved_blocks(
@@ -100,7 +100,7 @@ def _through_host(blocks: Blocks, comes: list[Shard]) -> bool:
 
 def _in_memory(block: jax.Array, device: jax.Device, kind: str | None, order: Any) -> jax.Array:
     """A block in a kind of memory and an order of dimensions; the block itself if it is."""
-    home = SingleDeviceSharding(device, memory_kind=kind)
+    home = _jaxapi.make_single_device_sharding(device, memory_kind=kind)
     ordered = order is None or _jaxapi.custom_layout(block) is not None
     if ordered and block.sharding.memory_kind == home.memory_kind:
         return block
@@ -157,7 +157,7 @@ def _assembled_on_host(
         for part in _parts(old, box):
             whole[part.target] = _seen(blocks[part.holders[0]])[part.source]
         for shard in shards:
-            home = SingleDeviceSharding(shard.device, memory_kind=memory_kind)
+            home = _jaxapi.make_single_device_sharding(shard.device, memory_kind=memory_kind)
             yield shard, jax.device_put(whole, home, may_alias=False).block_until_ready()
         del whole
 

@@ -90,8 +90,8 @@ class BadShardingError(MutarrayError, TypeError):
 
     Also, arrays of one `mu.jit` call lie on different devices, or an array is pickled whose
     sharding no other process could make, or is loaded where its devices are not. Mend it by
-    ``NamedSharding(mesh, P(...))``, ``SingleDeviceSharding(device)`` or the ``sharding`` of another
-    array; for a pickle, by as many devices, or by ``np.asarray(m)``.
+    ``NamedSharding(mesh, P(...))`` or the ``sharding`` of another array; for a pickle, by as many
+    devices, or by ``np.asarray(m)``.
     """
 
 

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.cases.support import KINDS, P, grid, named, same_sharding
 
 pytestmark = pytest.mark.core
@@ -25,7 +26,7 @@ SHARDINGS = {
     "two on one, minor first": lambda kind: named(kind, {"x": 2, "y": 2}, ("y", "x")),
     "replicas": lambda kind: named(kind, CUBE, "c", "a"),
     "replicated": lambda kind: named(kind, {"x": 2, "y": 2}),
-    "one device": lambda kind: SingleDeviceSharding(jax.devices()[3]),
+    "one device": lambda kind: make_single_device_sharding(jax.devices()[3]),
 }
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import SingleDeviceSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.cases.support import KINDS, named
 
 pytestmark = pytest.mark.core
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.core
 def places(kind: str) -> list[Any]:
     two = {"x": 2}
     return [
-        SingleDeviceSharding(jax.devices()[0]),
+        make_single_device_sharding(jax.devices()[0]),
         named(kind, two, None, "x"),
         named(kind, two, "x"),
         named(kind, {"x": 2, "y": 2}, "x", "y"),

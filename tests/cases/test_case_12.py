@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.support import KINDS, P, mesh
 
 pytestmark = pytest.mark.core
@@ -22,7 +23,11 @@ pytestmark = pytest.mark.core
 
 def placements(kind: str) -> list[Any]:
     m = mesh((4,), "d", KINDS[kind])
-    return [NamedSharding(m, P("d")), NamedSharding(m, P()), SingleDeviceSharding(jax.devices()[2])]
+    return [
+        NamedSharding(m, P("d")),
+        NamedSharding(m, P()),
+        make_single_device_sharding(jax.devices()[2]),
+    ]
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "jit"])

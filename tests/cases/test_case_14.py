@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.cases.support import rows, same_sharding
 
 pytestmark = pytest.mark.core
 
 PLACES = {
-    "one device": lambda kind: SingleDeviceSharding(jax.devices()[0]),
+    "one device": lambda kind: make_single_device_sharding(jax.devices()[0]),
     "two devices": lambda kind: rows(kind, 2),
 }
 VECTOR: list[Any] = [

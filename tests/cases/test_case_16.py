@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.cases.support import KINDS, named, rows, same_sharding
 
 pytestmark = pytest.mark.core
 
 PLACES = {
-    "1 device": lambda kind: SingleDeviceSharding(jax.devices()[0]),
+    "1 device": lambda kind: make_single_device_sharding(jax.devices()[0]),
     "4 devices": lambda kind: rows(kind),
     "2 devices, replicas": lambda kind: named(kind, {"i": 2, "j": 2}, "j"),
 }

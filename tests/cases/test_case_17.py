@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.cases.support import KINDS, grid, named, rows, same_sharding
 
 pytestmark = pytest.mark.core
 
 PLACES = {
-    "one device": lambda kind: SingleDeviceSharding(jax.devices()[0]),
+    "one device": lambda kind: make_single_device_sharding(jax.devices()[0]),
     "4 devices": lambda kind: rows(kind),
     "replicated": lambda kind: named(kind, {"d": 4}),
 }

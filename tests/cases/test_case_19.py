@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests.cases.support import KINDS, grid, named, same_sharding
 
 pytestmark = pytest.mark.core
@@ -26,8 +26,8 @@ VALUES = {
     "uncommitted": lambda kind: None,
 }
 ELSEWHERE = {
-    "one of the devices": lambda: SingleDeviceSharding(jax.devices()[1]),
-    "another device": lambda: SingleDeviceSharding(jax.devices()[6]),
+    "one of the devices": lambda: make_single_device_sharding(jax.devices()[1]),
+    "another device": lambda: make_single_device_sharding(jax.devices()[6]),
     "another mesh": lambda: named("auto", {"d": 4}, "d"),
     "another kind of mesh": lambda: named("explicit", {"d": 4}, "d"),
     "more devices": lambda: named("auto", {"d": 8}, None, None),

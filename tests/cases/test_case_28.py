@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import SingleDeviceSharding
 
 import mutarray as mu
+from mutarray._jaxapi import make_single_device_sharding
 from tests import hlo
 from tests.cases.support import KINDS, rows, same_sharding
 
@@ -28,7 +28,7 @@ LENGTHS = (4096, 65536)
 
 
 def place(kind: str | None) -> Any:
-    return SingleDeviceSharding(jax.devices()[0]) if kind is None else rows(kind)
+    return make_single_device_sharding(jax.devices()[0]) if kind is None else rows(kind)
 
 
 def recurrence(m: mu.MutableArray, n: int) -> None:

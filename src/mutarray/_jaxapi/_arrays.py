@@ -11,7 +11,20 @@ import numpy as np
 from jax._src import core
 from jax._src.lib import xla_client
 from jax._src.sharding_impls import GSPMDSharding
-from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+
+try:  # JAX >= 0.12.1, which deprecates the class: one day it gives a `NamedSharding` instead
+    from jax.sharding import is_single_device_sharding, make_single_device_sharding
+except ImportError:
+    from jax.sharding import SingleDeviceSharding
+
+    def make_single_device_sharding(device: Any, *, memory_kind: str | None = None) -> Sharding:
+        """The sharding that puts an array whole on one device."""
+        return SingleDeviceSharding(device, memory_kind=memory_kind)
+
+    def is_single_device_sharding(sharding: Sharding) -> bool:
+        """Whether `make_single_device_sharding` made it, and not a mesh of one device."""
+        return isinstance(sharding, SingleDeviceSharding)
 
 
 def explicit_spec(x: jax.Array) -> tuple[Any, PartitionSpec] | None:
@@ -32,8 +45,8 @@ def replicated(sharding: Sharding) -> Sharding:
     """The sharding on the same devices, in device memory, that gives each the whole array."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
-    if isinstance(sharding, SingleDeviceSharding):
-        return SingleDeviceSharding(next(iter(sharding.device_set)))
+    if is_single_device_sharding(sharding):
+        return make_single_device_sharding(next(iter(sharding.device_set)))
     return GSPMDSharding.get_replicated(sharding._internal_device_list)
 
 
@@ -131,7 +144,7 @@ def adopt(x: np.ndarray, device: jax.Device) -> jax.Array:
 
 @functools.lru_cache(maxsize=1024)
 def _home(device: jax.Device) -> Sharding:
-    return SingleDeviceSharding(device)
+    return make_single_device_sharding(device)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from mutarray import _jaxapi
+from mutarray import _cast, _jaxapi
 from mutarray._types import Shape
 
 
@@ -50,11 +50,7 @@ def copy(x: jax.Array, sharding: Sharding) -> jax.Array:
         return _copier(_jaxapi.custom_layout(x) or sharding)(x)
     # XLA programs on host memory are not there on every backend and version: copy by shards.
     shards = [
-        jax.device_put(
-            _apart(np.asarray(block)),
-            _jaxapi.make_single_device_sharding(block.device, memory_kind=sharding.memory_kind),
-            may_alias=False,
-        )
+        _from_host(np.asarray(block), block.device, sharding.memory_kind)
         for block in _jaxapi.blocks(x)
     ]
     return jax.make_array_from_single_device_arrays(x.shape, sharding, shards, dtype=x.dtype)
@@ -69,9 +65,54 @@ def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndar
     """An array from the blocks of this process's devices, each made once per device."""
     shards = []
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        place = _jaxapi.make_single_device_sharding(device, memory_kind=sharding.memory_kind)
-        shards.append(jax.device_put(_apart(block(index)), place, may_alias=False))
+        shards.append(_from_host(block(index), device, sharding.memory_kind))
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+
+def put(x: Any, place: Any, *, may_alias: bool | None = None) -> jax.Array:
+    """``jax.device_put``, also for what a program computed in the host memory of a CPU.
+
+    Args:
+        x: an array of any kind.
+        place: a sharding, a device, or a ``Format``.
+        may_alias: as ``jax.device_put``.
+
+    JAX 0.12.1 cannot put such an array anywhere: its CPU client refuses the memory space in the
+    layout of the buffer ("Unsupported layout used for PjRt CPU buffers"). NumPy sees the memory
+    anyway, so what lies there is copied block by block.
+    """
+    if not (isinstance(x, jax.Array) and _is_in_host_memory_of_cpu(x)):
+        return jax.device_put(x, place, may_alias=may_alias)
+    if _cast.is_key(x.dtype):
+        numbers = put(jax.random.key_data(x), place, may_alias=may_alias)
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(x))
+    if isinstance(place, jax.Device):
+        place = _jaxapi.make_single_device_sharding(place)
+    if not isinstance(place, Sharding):  # a `Format`
+        return jax.device_put(put(x, place.sharding), place, may_alias=may_alias)
+    indices = place.devices_indices_map(x.shape)
+    if indices == x.sharding.devices_indices_map(x.shape):
+        shards = [
+            _from_host(_jaxapi.host_view(block), block.device, place.memory_kind)
+            for block in _jaxapi.blocks(x)
+        ]
+        return jax.make_array_from_single_device_arrays(x.shape, place, shards, dtype=x.dtype)
+    whole = np.asarray(_jaxapi.alias(x, x.sharding))
+    return from_blocks(x.shape, place, lambda index: whole[index])
+
+
+def _is_in_host_memory_of_cpu(x: jax.Array) -> bool:
+    if _jaxapi.is_tracer(x):
+        return False
+    device = next(iter(x.sharding.device_set))
+    kind = x.sharding.memory_kind
+    return device.platform == "cpu" and kind not in (None, _default_memory(device))
+
+
+def _from_host(block: np.ndarray, device: jax.Device, memory_kind: str | None) -> jax.Array:
+    """A block in a buffer of its own, on a device."""
+    place = _jaxapi.make_single_device_sharding(device, memory_kind=memory_kind)
+    return jax.device_put(_apart(block), place, may_alias=False)
 
 
 def room(shape: Shape, dtype: np.dtype) -> np.ndarray:
@@ -100,7 +141,7 @@ def move(x: jax.Array, device: jax.Device) -> jax.Array | np.ndarray:
         return x
     if device.platform == "cpu":  # a view, which the program's arguments are made from in no time
         return np.asarray(x)
-    return jax.device_put(x, device)
+    return put(x, device)
 
 
 def spread(

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
-from mutarray import _combine, _frames, _guard, _jaxapi, _traced
+from mutarray import _buffers, _combine, _frames, _guard, _jaxapi, _traced
 from mutarray._buffers import compute_sharding
 from mutarray._form import Form, Selection
 from mutarray._frames import Home
@@ -43,7 +43,7 @@ def read(
     direct = out if here else read_sharding(selection.form, work)
     reader = _reader(selection.form, Home(x.shape, work), direct)
     result = reader(_onto(x, work, selection.form), fill, *_operands(selection))
-    return result if here else jax.device_put(result, out)
+    return result if here else _buffers.put(result, out)
 
 
 def write(
@@ -73,7 +73,7 @@ def write(
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
     writer = _writer(selection.form, Home(x.shape, work), op, place, donate and work is sharding)
     out = writer(_onto(x, work, selection.form), value, *_operands(selection), selection.mask)
-    return out if work is sharding else jax.device_put(out, sharding)
+    return out if work is sharding else _buffers.put(out, sharding)
 
 
 def update(
@@ -93,7 +93,7 @@ def update(
     place = (_jaxapi.custom_layout(x) if work is sharding else None) or work
     updater = _updater(fn, Home(x.shape, work), place, donate and work is sharding)
     out = updater(_onto(x, work), value)
-    return out if work is sharding else jax.device_put(out, sharding)
+    return out if work is sharding else _buffers.put(out, sharding)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -126,7 +126,7 @@ def _onto(x: jax.Array, work: Sharding, form: Form | None = None) -> jax.Array:
             "this version of JAX cannot work on a part of an array in that memory",
             "Keep the array in device memory.",
         )
-    return jax.device_put(x, work)
+    return _buffers.put(x, work)
 
 
 def near(value: jax.Array, work: Sharding) -> jax.Array:
@@ -141,7 +141,7 @@ def near(value: jax.Array, work: Sharding) -> jax.Array:
         )
         if same_mesh:
             return value
-    return jax.device_put(value, _jaxapi.replicated(work))
+    return _buffers.put(value, _jaxapi.replicated(work))
 
 
 def _operands(selection: Selection) -> tuple[list[Any], list[Any]]:

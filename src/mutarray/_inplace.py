@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mutarray import _cast, _frames, _general, _jaxapi, _ops
+from mutarray import _buffers, _cast, _frames, _general, _jaxapi, _ops
 from mutarray._cell import BufferCell
 from mutarray._layout import split_axes
 from mutarray._trace_cells import Cell
@@ -74,7 +74,7 @@ def along_axis(cell: Cell, axis: int, work: Callable[[jax.Array], jax.Array]) ->
             entries[axis] = None  # JAX sorts along no axis that an explicit mesh splits
             place = NamedSharding(sharding.mesh, PartitionSpec(*entries))
             traced = _jaxapi.is_tracer(value)
-            value = _frames.place(value, place) if traced else jax.device_put(value, place)
+            value = _frames.place(value, place) if traced else _buffers.put(value, place)
     _ops.put(cell, ..., work(value))
 
 

@@ -36,7 +36,7 @@ def _binary(name: str) -> Callable[[Any, Any], Any]:
 def _operand(x: Any) -> Any:
     """What a ``jax.Array`` in device memory can be combined with."""
     if isinstance(x, jax.Array) and not _jaxapi.is_tracer(x) and _jaxapi.is_on_host(x):
-        return jax.device_put(x, _buffers.compute_sharding(x.sharding))
+        return _buffers.put(x, _buffers.compute_sharding(x.sharding))
     return plain(x)
 
 

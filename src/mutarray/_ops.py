@@ -65,7 +65,7 @@ def get(
     with cell.lock:
         if selection.form.is_whole:
             whole = cell.snapshot()
-            return whole if out is None else jax.device_put(whole, out)
+            return whole if out is None else _buffers.put(whole, out)
         place = cell.place
         if (place.is_local or place.memory) and out is None:
             return cell.loose(_eager.read(cell.block, place.layout, selection, place.work, fill))
@@ -166,7 +166,7 @@ def _mask_on_devices(cell: Cell, index: Index, value: Any) -> Selection | None:
 def _write(cell: BufferCell, selection: Selection, value: Any, op: Op) -> None:
     place = cell.place
     if selection.mask is not None and not _masked.lies_well(selection.mask, place.sharding):
-        mask = jax.device_put(selection.mask, _jaxapi.replicated(place.work))  # it has moved since
+        mask = _buffers.put(selection.mask, _jaxapi.replicated(place.work))  # it has moved since
         selection = replace(selection, mask=mask)
     if not place.is_local and (place.memory is None or selection.form.is_whole):
         cell.replace(_general.write(cell.array(), cell.sharding, selection, value, op))
@@ -270,7 +270,7 @@ def working(cell: Cell) -> jax.Array:
         work = cell.place.work
         if work is cell.sharding:
             return snapshot(cell)
-        return jax.device_put(cell.array(), work, may_alias=False)
+        return _buffers.put(cell.array(), work, may_alias=False)
 
 
 def duplicate(cell: Cell) -> Cell:

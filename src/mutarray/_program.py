@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from mutarray import _frames, _jaxapi
+from mutarray import _buffers, _frames, _jaxapi
 from mutarray._array import wrap
 from mutarray._cell import BufferCell, Moves, lend_all, recheck_all, take_all
 from mutarray._create import own
@@ -102,7 +102,7 @@ def _hand_over(out: Any, arguments: Sequence[ArgumentCell]) -> Any:
 def _take_back(handed: _Handed, cells: Sequence[BufferCell]) -> Any:
     """The result of a function, from what its program returned."""
     made = [
-        own(x if home is None else jax.device_put(x, home), home or x.sharding)
+        own(x if home is None else _buffers.put(x, home), home or x.sharding)
         for x, home in zip(handed.values, handed.homes, strict=True)
     ]
 

@@ -43,12 +43,12 @@ def moved(
         if _splits_as_numbers(old) and _splits_as_numbers(new):
             numbers, kept = moved(jax.random.key_data(array), old, new, shares)
             return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array)), kept
-        return jax.device_put(array, new, may_alias=False), set()
+        return _buffers.put(array, new, may_alias=False), set()
     if 0 in array.shape:
         return _jaxapi.alias(array, new), set()
     before, after = layout_of(array.shape, old), layout_of(array.shape, new)
     if not (before.fully_addressable and after.fully_addressable):
-        return jax.device_put(array, new, may_alias=False), set()
+        return _buffers.put(array, new, may_alias=False), set()
     devices = [shard.device for shard in before.shards]
     blocks = dict(zip(devices, _jaxapi.blocks(array), strict=True))
     order = _jaxapi.custom_layout(array)
@@ -104,7 +104,7 @@ def _in_memory(block: jax.Array, device: jax.Device, kind: str | None, order: An
     ordered = order is None or _jaxapi.custom_layout(block) is not None
     if ordered and block.sharding.memory_kind == home.memory_kind:
         return block
-    return jax.device_put(block, _jaxapi.in_order(order, home), may_alias=False)
+    return _buffers.put(block, _jaxapi.in_order(order, home), may_alias=False)
 
 
 # Parts -------------------------------------------------------------------------------------------

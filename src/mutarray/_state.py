@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from mutarray import _cast, _jaxapi, _ops
+from mutarray import _buffers, _cast, _jaxapi, _ops
 from mutarray._array import MutableArray
 from mutarray._cell import BufferCell
 from mutarray._create import mutable_array
@@ -319,7 +319,7 @@ def _placed(value: Any, cell: BufferCell) -> jax.Array:
         value = np.asarray(value).astype(cell.dtype)
     elif value.sharding.is_equivalent_to(cell.place.work, value.ndim):
         return value
-    return jax.device_put(value, cell.place.work)
+    return _buffers.put(value, cell.place.work)
 
 
 def map_inplace(fn: Callable[..., Any], tree: Any, *rest: Any) -> None:

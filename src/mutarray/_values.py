@@ -105,7 +105,7 @@ class _DeviceCutter:
         else:
             device = next(iter(value.sharding.addressable_devices))
             # As a block: what device_put gives may still have the old mesh in its type (JAX 0.10).
-            self._whole = {device: _jaxapi.blocks(jax.device_put(value, device))[0]}
+            self._whole = {device: _jaxapi.blocks(_buffers.put(value, device))[0]}
 
     def __call__(self, wanted: Wanted, device: jax.Device) -> jax.Array | np.ndarray:
         source = device if device in self._whole else next(iter(self._whole))

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, Sharding
 
-from mutarray import _cast, _frames, _general, _jaxapi, _ops, _traced
+from mutarray import _buffers, _cast, _frames, _general, _jaxapi, _ops, _traced
 from mutarray._form import Selection
 from mutarray._frames import Home
 from mutarray._layout import check_sharding
@@ -180,7 +180,7 @@ def _homed(x: Any, sharding: Sharding | None) -> tuple[jax.Array, Home]:
     if sharding is None:
         sharding = x.sharding
     elif sharding != x.sharding:
-        x = jax.device_put(x, sharding)
+        x = _buffers.put(x, sharding)
     return x, Home(x.shape, sharding if isinstance(sharding, NamedSharding) else x.sharding)
 
 

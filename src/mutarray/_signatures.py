@@ -247,6 +247,7 @@ class Signatures(Handle):
             unique_indices: bool = False,
             indices_are_sorted: bool = False,
             fill_value: Number | None = None,
+            out_sharding: Any = None,  # JAX >= 0.12.1
         ) -> jax.Array: ...
         @overload
         def transpose(self, axes: Sequence[int] | None, /) -> jax.Array: ...

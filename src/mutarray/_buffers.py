@@ -61,6 +61,11 @@ def committed(x: jax.Array) -> jax.Array:
     return x if x.committed else _jaxapi.alias(x, x.sharding)
 
 
+def laid_out(block: jax.Array, sharding: Sharding) -> jax.Array:
+    """An array on one device, under the sharding that says so in the user's terms."""
+    return block if block.sharding == sharding else _jaxapi.alias(block, sharding)
+
+
 def from_blocks(shape: Shape, sharding: Sharding, block: Callable[[Any], np.ndarray]) -> jax.Array:
     """An array from the blocks of this process's devices, each made once per device."""
     shards = []

@@ -244,7 +244,7 @@ def read(
         devices = [shard.device for shard in result.shards]
         one = _read_block(held, layout, selection, devices, fill)
         if len(devices) == 1:
-            return one
+            return _buffers.laid_out(one, out)
         return _buffers.spread(form.result_shape, dtype, out, [one] * len(devices), devices)
     blocks: dict[Any, jax.Array] = {}
     for block, part in _result_parts(selection, result).items():

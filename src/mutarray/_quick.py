@@ -245,7 +245,7 @@ def read(
         return None
     one = _reader(piece.sizes, box.shape)(block, *piece.starts)
     if len(out.devices) == 1:
-        return one
+        return _buffers.laid_out(one, out.sharding)
     ones = [one] * len(out.devices)
     return _buffers.spread(box.shape, block.dtype, out.sharding, ones, out.devices)
 

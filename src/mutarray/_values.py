@@ -101,7 +101,7 @@ class _DeviceCutter:
     def __init__(self, value: jax.Array, form: Form):
         self._form = form
         if value.sharding.is_fully_replicated or len(value.sharding.device_set) == 1:
-            self._whole = {s.device: s.data for s in value.addressable_shards}
+            self._whole = {block.device: block for block in _jaxapi.blocks(value)}
         else:
             device = next(iter(value.sharding.addressable_devices))
             # As a block: what device_put gives may still have the old mesh in its type (JAX 0.10).

@@ -55,8 +55,17 @@ def blocks(x: jax.Array) -> list[jax.Array]:
 
     ``x.addressable_shards`` is computed once, and is stale after JAX has replaced the buffers in an
     array that it had as a Ref.
+
+    An array on one device is its own block to JAX, with its own mesh. Where that mesh is explicit
+    it is in the block's type, and programs refuse to combine the block with what has another type.
+    So the block is another array object over the same buffer.
     """
-    return list(x._arrays)  # pyright: ignore[reportAttributeAccessIssue]
+    parts: list[jax.Array] = list(x._arrays)  # pyright: ignore[reportAttributeAccessIssue]
+    if len(parts) == 1 and not is_single_device_sharding(parts[0].sharding):
+        (device,) = parts[0].devices()
+        home = make_single_device_sharding(device, memory_kind=x.sharding.memory_kind)
+        return [jax.make_array_from_single_device_arrays(x.shape, home, parts, dtype=x.dtype)]
+    return parts
 
 
 def host_view(block: jax.Array) -> np.ndarray:
@@ -97,7 +106,7 @@ def is_held_elsewhere(parts: list[jax.Array], whole: jax.Array | None = None) ->
         if id(x) in mine or x.dtype != dtype or x.is_deleted():
             continue
         alike = x.shape == shape or x.sharding.shard_shape(x.shape) == shape
-        if alike and any(block.unsafe_buffer_pointer() in pointers for block in blocks(x)):
+        if alike and any(block.unsafe_buffer_pointer() in pointers for block in x._arrays):
             return True
     return False
 

@@ -30,9 +30,11 @@ KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
 
 def layouts(kind: AxisType) -> dict[str, tuple[tuple[int, ...], Sharding]]:
-    """Shapes with shardings of every sort: one device, one to three mesh axes, replicas, empty."""
+    """Shapes with shardings of every sort: one device, one to three mesh axes, axes of size 1, empty."""
     m8, m42 = mesh((8,), "a", kind), mesh((4, 2), "ij", kind)
     m222 = mesh((2, 2, 2), "xyz", kind)
+    m1, m11 = mesh((1,), "a", kind), mesh((1, 1), "ij", kind)
+    m18, m81 = mesh((1, 8), "ij", kind), mesh((8, 1), "ij", kind)
     return {
         "one device": ((5, 4), make_single_device_sharding(jax.devices()[0])),
         "vector on 8": ((16,), NamedSharding(m8, P("a"))),
@@ -43,6 +45,12 @@ def layouts(kind: AxisType) -> dict[str, tuple[tuple[int, ...], Sharding]]:
         "4x2, replicated": ((4, 3), NamedSharding(m42, P())),
         "2x2x2": ((4, 4, 6), NamedSharding(m222, P("z", "x", None))),
         "2x2x2, whole": ((2, 6, 4), NamedSharding(m222, P("x", "y", "z"))),
+        "mesh of 1": ((6, 3), NamedSharding(m1, P("a"))),
+        "mesh of 1, replicated": ((6,), NamedSharding(m1, P())),
+        "1x1": ((5, 4), NamedSharding(m11, P("j", "i"))),
+        "1x8": ((3, 8), NamedSharding(m18, P("i", "j"))),
+        "8x1": ((8, 3), NamedSharding(m81, P(("i", "j")))),
+        "8x1, size-1 axis alone": ((8, 3), NamedSharding(m81, P("j", None))),
         "empty": ((0, 4), NamedSharding(m42, P("i", "j"))),
         "scalar": ((), NamedSharding(m42, P())),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,18 +14,16 @@ from jax._src.lib import xla_client
 from jax._src.sharding_impls import GSPMDSharding
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-try:  # JAX >= 0.12.1, which deprecates the class: one day it gives a `NamedSharding` instead
-    from jax.sharding import is_single_device_sharding, make_single_device_sharding
-except ImportError:
-    from jax.sharding import SingleDeviceSharding
-
-    def make_single_device_sharding(device: Any, *, memory_kind: str | None = None) -> Sharding:
-        """The sharding that puts an array whole on one device."""
-        return SingleDeviceSharding(device, memory_kind=memory_kind)
+if hasattr(jax.sharding, "is_single_device_sharding"):
+    # JAX >= 0.12.1, where naming the class warns, and what is made may one day be a `NamedSharding`.
+    make_single_device_sharding: Callable[..., Sharding] = jax.sharding.make_single_device_sharding  # pyright: ignore
+    is_single_device_sharding: Callable[[Sharding], bool] = jax.sharding.is_single_device_sharding  # pyright: ignore
+else:
+    make_single_device_sharding = jax.sharding.SingleDeviceSharding
 
     def is_single_device_sharding(sharding: Sharding) -> bool:
         """Whether `make_single_device_sharding` made it, and not a mesh of one device."""
-        return isinstance(sharding, SingleDeviceSharding)
+        return isinstance(sharding, jax.sharding.SingleDeviceSharding)
 
 
 def explicit_spec(x: jax.Array) -> tuple[Any, PartitionSpec] | None:

@@ -30,7 +30,7 @@ KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
 
 def layouts(kind: AxisType) -> dict[str, tuple[tuple[int, ...], Sharding]]:
-    """Shapes with shardings of every sort: one device, one to three mesh axes, axes of size 1, empty."""
+    """Shapes with shardings of every sort: one device, up to three axes, some of size 1, empty."""
     m8, m42 = mesh((8,), "a", kind), mesh((4, 2), "ij", kind)
     m222 = mesh((2, 2, 2), "xyz", kind)
     m1, m11 = mesh((1,), "a", kind), mesh((1, 1), "ij", kind)

@@ -15,7 +15,7 @@ from jax._src.sharding_impls import GSPMDSharding
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 if hasattr(jax.sharding, "is_single_device_sharding"):
-    # JAX >= 0.12.1, where naming the class warns, and what is made may one day be a `NamedSharding`.
+    # JAX >= 0.12.1, where naming the class warns, and where this may one day be a `NamedSharding`.
     make_single_device_sharding: Callable[..., Sharding] = jax.sharding.make_single_device_sharding  # pyright: ignore
     is_single_device_sharding: Callable[[Sharding], bool] = jax.sharding.is_single_device_sharding  # pyright: ignore
 else:

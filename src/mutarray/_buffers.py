@@ -106,6 +106,30 @@ def put(x: Any, place: Any, *, may_alias: bool | None = None) -> jax.Array:
     return from_blocks(x.shape, place, lambda index: whole[index])
 
 
+def put_apart(x: jax.Array, sharding: Sharding) -> jax.Array:
+    """`put`, in buffers that nothing else has, so that whoever gets the result may donate it.
+
+    ``may_alias=False`` does not see to that: where a device holds a whole block already, as one of
+    the replicas or because the array lies on it alone, ``jax.device_put`` gives the same buffer.
+    """
+    out = put(x, sharding)
+    if out.size == 0:
+        return out
+    if _cast.is_key(out.dtype):
+        taken = _jaxapi.pointers(jax.random.key_data(x))
+        shares = not taken.isdisjoint(_jaxapi.pointers(jax.random.key_data(out)))
+        return copy(out, sharding) if shares else out
+    taken = _jaxapi.pointers(x)
+    blocks = _jaxapi.blocks(out)
+    mine = [
+        copy(block, block.sharding) if block.unsafe_buffer_pointer() in taken else block
+        for block in blocks
+    ]
+    if all(one is other for one, other in zip(mine, blocks, strict=True)):
+        return out
+    return jax.make_array_from_single_device_arrays(out.shape, sharding, mine, dtype=out.dtype)
+
+
 def _is_in_host_memory_of_cpu(x: jax.Array) -> bool:
     if _jaxapi.is_tracer(x):
         return False

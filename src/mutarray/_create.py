@@ -109,7 +109,7 @@ def _check_donation(x: Any, sharding: Sharding | None) -> None:
 def _put(value: Any, sharding: Sharding) -> jax.Array:
     """Values under a sharding, in buffers of their own; each device gets only its part."""
     if isinstance(value, jax.Array):
-        return _buffers.put(value, sharding, may_alias=False)
+        return _buffers.put_apart(value, sharding)
     return _buffers.from_blocks(value.shape, sharding, lambda index: value[index])
 
 

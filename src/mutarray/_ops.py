@@ -270,7 +270,7 @@ def working(cell: Cell) -> jax.Array:
         work = cell.place.work
         if work is cell.sharding:
             return snapshot(cell)
-        return _buffers.put(cell.array(), work, may_alias=False)
+        return _buffers.put_apart(cell.array(), work)
 
 
 def duplicate(cell: Cell) -> Cell:

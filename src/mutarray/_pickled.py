@@ -54,7 +54,7 @@ def load(state: State) -> BufferCell:
     with jax.ensure_compile_time_eval():
         if impl is not None:
             keys = jax.random.wrap_key_data(jnp.asarray(values), impl=impl)
-            return BufferCell(_buffers.put(keys, sharding, may_alias=False), sharding)
+            return BufferCell(_buffers.put_apart(keys, sharding), sharding)
         array = _buffers.from_blocks(values.shape, sharding, lambda index: values[index])
         return BufferCell(array, sharding)
 

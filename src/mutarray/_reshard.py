@@ -43,12 +43,12 @@ def moved(
         if _splits_as_numbers(old) and _splits_as_numbers(new):
             numbers, kept = moved(jax.random.key_data(array), old, new, shares)
             return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array)), kept
-        return _buffers.put(array, new, may_alias=False), set()
+        return _buffers.put_apart(array, new), set()
     if 0 in array.shape:
         return _jaxapi.alias(array, new), set()
     before, after = layout_of(array.shape, old), layout_of(array.shape, new)
     if not (before.fully_addressable and after.fully_addressable):
-        return _buffers.put(array, new, may_alias=False), set()
+        return _buffers.put_apart(array, new), set()
     devices = [shard.device for shard in before.shards]
     blocks = dict(zip(devices, _jaxapi.blocks(array), strict=True))
     order = _jaxapi.custom_layout(array)

@@ -317,8 +317,10 @@ def _placed(value: Any, cell: BufferCell) -> jax.Array:
     """A value on the devices of an array."""
     if not isinstance(value, jax.Array):
         value = np.asarray(value).astype(cell.dtype)
-    elif value.sharding.is_equivalent_to(cell.place.work, value.ndim):
+    elif value.sharding == cell.place.work:
         return value
+    elif value.sharding.is_equivalent_to(cell.place.work, value.ndim):
+        return _jaxapi.alias(value, cell.place.work)  # else the type still has the other mesh
     return _buffers.put(value, cell.place.work)
 
 

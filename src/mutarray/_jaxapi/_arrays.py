@@ -75,6 +75,11 @@ def host_view(block: jax.Array) -> np.ndarray:
     return block._single_device_array_to_np_array_did_copy()[0]  # pyright: ignore
 
 
+def pointers(x: jax.Array) -> set[int]:
+    """Where the blocks of this process lie in memory."""
+    return {block.unsafe_buffer_pointer() for block in x._arrays}  # pyright: ignore
+
+
 def is_shared(x: jax.Array) -> bool:
     """Whether somebody has an array that shares a buffer with ``x``, other than ``x`` itself."""
     x = getattr(x, "_base_array", x)  # of PRNG keys
@@ -99,13 +104,13 @@ def let_go(x: jax.Array) -> None:
 def is_held_elsewhere(parts: list[jax.Array], whole: jax.Array | None = None) -> bool:
     """Whether an array shares a buffer with ``parts``, other than these and ``whole``."""
     mine = {id(x) for x in (*parts, whole)}
-    pointers = {x.unsafe_buffer_pointer() for x in parts}
+    taken = {x.unsafe_buffer_pointer() for x in parts}
     shape, dtype = parts[0].shape, parts[0].dtype
     for x in jax.live_arrays():
         if id(x) in mine or x.dtype != dtype or x.is_deleted():
             continue
         alike = x.shape == shape or x.sharding.shard_shape(x.shape) == shape
-        if alike and any(block.unsafe_buffer_pointer() in pointers for block in x._arrays):
+        if alike and not taken.isdisjoint(pointers(x)):
             return True
     return False
 
